@@ -1,0 +1,74 @@
+# Everything a developer or a machine does here, by name. `make help` lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+SOURCES := platform functions connectors runtime tests examples
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt lint types test unit property simulate integration soak bench demo check wheel proto clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Magnetar needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Set PYTHON=..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+setup: $(STAMP) ## make .venv with everything, `magnetar` in .venv/bin
+
+fmt: setup ## format and sort imports
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+lint: setup ## ruff, and the house rules
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+test: setup ## every test: unit, property, simulation, integration with real servers
+	$(PYTEST) tests
+
+unit: setup ## the fast tests only
+	$(PYTEST) tests/unit tests/property
+
+property: setup ## property tests and fuzzing of the parsers
+	$(PYTEST) tests/property
+
+simulate: setup ## deterministic simulation; SEED=17 runs one seed again
+	MAGNETAR_SEED=$(SEED) $(PYTEST) tests/simulation
+
+integration: setup ## real ZooKeeper, Spark, processes and the official client
+	$(PYTEST) tests/integration tests/compatibility
+
+soak: setup ## long kill and load schedules
+	$(PYTEST) tests -m soak
+
+bench: setup ## throughput, latency, CPU per message and memory, each beside a raw probe
+	$(BIN)/python -m tests.benchmarks
+
+demo: setup ## the main job on real data: which airport and which airline runs late, hour by hour
+	$(BIN)/python examples/flights/demo.py
+
+check: lint types test ## what CI runs
+
+wheel: setup ## build the distribution
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+proto: setup ## generate protobuf code again
+	$(BIN)/python -m magnetar.protocol.generate
+
+lock: setup ## resolve the locked dependencies again (needs uv)
+	uv pip compile --quiet pyproject.toml --all-extras --group dev --generate-hashes --universal --python-version 3.11 \
+	  --no-header --no-annotate --no-emit-index-url --output-file requirements.lock
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build out
