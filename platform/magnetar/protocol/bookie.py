@@ -1,0 +1,189 @@
+"""What a bookie is asked and what it answers: the border between the rooms `ledger` and `bookie`.
+
+A bookie in the same process and one behind a socket answer to the same `BookieConnection`, so a ledger client
+never knows which it has. Every answer carries a status of one of three classes, and safety rests on the
+difference (source: BookKeeper BP-46):
+
+- positive: the bookie has it, or has done it, durably;
+- negative: the bookie vouches that it never had it (`NO_SUCH_ENTRY`, `NO_SUCH_LEDGER`);
+- unknown: everything else. It counts for nothing when a recovery decides where a ledger ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Protocol
+
+from magnetar.protocol.buffers import Buffer
+
+LAST_ENTRY = -1
+"""As the entry id of a read: the last entry this bookie holds of the ledger."""
+
+NO_LAC = -1
+"""The last-add-confirmed of a ledger of which nothing is confirmed yet."""
+
+REGISTRATION_VERSION = 1
+AVAILABLE_PATH = "/ledgers/available"
+"""Ephemeral `<AVAILABLE_PATH>/<bookie id>`: a `BookieAddress` as JSON with a format version."""
+COOKIES_PATH = "/ledgers/cookies"
+"""Persistent `<COOKIES_PATH>/<bookie id>`: which data directory belongs to the id."""
+
+
+class BookieStatus(IntEnum):
+    """How a request ended. The numbers go over the wire: add to them, never change one."""
+
+    OK = 0
+    NO_SUCH_ENTRY = 1
+    NO_SUCH_LEDGER = 2
+    FENCED = 3
+    """Another client has begun recovery: the writer must stop, never retry."""
+    READ_ONLY = 4
+    UNKNOWN = 5
+    """The bookie cannot vouch for either answer, e.g. while its index is in doubt."""
+    IO_ERROR = 6
+    TOO_MANY_REQUESTS = 7
+    """The bookie could not take it in time: retry later or elsewhere."""
+    UNAUTHORIZED = 8
+    """The master key is missing, or not the one the ledger was written with."""
+    BAD_REQUEST = 9
+    TIMEOUT = 10
+    UNREACHABLE = 11
+
+    @property
+    def is_positive(self) -> bool:
+        return self is BookieStatus.OK
+
+    @property
+    def is_negative(self) -> bool:
+        """Whether the bookie vouches that it never held what was asked for."""
+        return self is BookieStatus.NO_SUCH_ENTRY or self is BookieStatus.NO_SUCH_LEDGER
+
+    @property
+    def is_unknown(self) -> bool:
+        return not (self.is_positive or self.is_negative)
+
+
+class AddFlags(IntFlag):
+    NONE = 0
+    RECOVERY = 1
+    """Written by a recovery or a replicator: accepted although the ledger is fenced."""
+    HIGH_PRIORITY = 2
+    """Accepted by a read-only bookie while it has any reserve."""
+
+
+@dataclass(slots=True)
+class EntryRead:
+    """The answer to a read. `entry` is the stored entry with its header, empty unless the status is OK."""
+
+    status: BookieStatus
+    entry: bytes = b""
+    lac: int = NO_LAC
+
+
+@dataclass(slots=True)
+class LacRead:
+    """The answer to a LAC read.
+
+    `lac` is the greater of the explicit and the piggy-backed one; `last_entry` and `entry` are the last stored
+    entry, -1 and empty where the bookie holds none. A fencing read of an unknown ledger fences it and answers OK.
+    """
+
+    status: BookieStatus
+    lac: int = NO_LAC
+    last_entry: int = -1
+    entry: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """What a placement wants to know. A bookie that could not be asked counts as full and read-only."""
+
+    free_bytes: int
+    total_bytes: int
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BookieAddress:
+    """Where a registered bookie listens. A new `incarnation` means that the process was started anew."""
+
+    address: str
+    incarnation: str
+    read_only: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+
+AddDone = Callable[[BookieStatus], None]
+
+
+class BookieConnection(Protocol):
+    """One bookie, in this process or behind a socket. All methods belong to one event loop."""
+
+    @property
+    def bookie_id(self) -> str: ...
+
+    def add_entry(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        parts: Sequence[Buffer],
+        flags: AddFlags,
+        master_key: bytes,
+        done: AddDone,
+    ) -> None:
+        """Store an entry, `parts` being the stored form with its 36-byte header (see `ledger_entry.py`).
+
+        `done` is called once, on the loop and never from within this call: with OK once the entry is durable.
+        The parts must not change afterwards. Adding the same entry again is answered like the first time.
+        """
+        ...
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, *, fence: bool = False, master_key: bytes = b""
+    ) -> EntryRead:
+        """One entry (`LAST_ENTRY`: the last one held). With `fence`, the ledger is fenced, durably, first."""
+        ...
+
+    async def read_entries(
+        self, ledger_id: int, first: int, count: int, max_bytes: int
+    ) -> tuple[BookieStatus, list[bytes]]:
+        """The run of entries held from `first` on: at least one if `first` is held, at most `count` and about
+        `max_bytes`. It ends before the first entry this bookie does not hold."""
+        ...
+
+    async def read_lac(self, ledger_id: int, *, fence: bool = False, master_key: bytes = b"") -> LacRead: ...
+
+    async def write_lac(self, ledger_id: int, lac: int, master_key: bytes = b"") -> BookieStatus:
+        """Keep an explicit LAC, durably. A lower one than is known changes nothing and is OK."""
+        ...
+
+    async def info(self) -> BookieInfo: ...
+
+    async def close(self) -> None: ...
+
+
+class BookieProvider(Protocol):
+    """Where a ledger client finds its bookies."""
+
+    async def writable(self) -> Mapping[str, BookieAddress]:
+        """The registered, writable bookies by id."""
+        ...
+
+    def connection(self, bookie_id: str) -> BookieConnection: ...
+
+    async def close(self) -> None: ...
+
+
+def master_key(password: bytes = b"") -> bytes:
+    """What authorises adds and fences of a ledger: never empty. Source: BookKeeper `MacDigestManager`."""
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
