@@ -70,8 +70,10 @@ class TopicName:
                 parts = ["public", "default", *parts]
         if len(parts) != 3:
             raise InvalidTopicName(text, "write persistent://tenant/namespace/topic, or topic alone")
-        if domain == "persistent" or domain == "non-persistent":
-            return cls(domain, *parts)
+        if domain == "persistent":
+            return cls("persistent", *parts)
+        if domain == "non-persistent":
+            return cls("non-persistent", *parts)
         raise InvalidTopicName(text, f"unknown domain {domain!r}: use persistent or non-persistent")
 
     def __str__(self) -> str:
