@@ -32,6 +32,14 @@ class AdminApi:
         answer: dict[str, Any] = self._call("GET", f"{_path(topic)}/internalStats")
         return answer
 
+    def create_topic(self, topic: str) -> None:
+        """Make a topic without partitions unless it is there."""
+        try:
+            self._call("PUT", _path(topic))
+        except AdminRefused as refusal:
+            if refusal.status != 409:  # It exists: that is what was wanted.
+                raise
+
     def enable_deduplication(self, topic: str) -> None:
         """Let the broker drop what a replayed micro-batch sends again."""
         self._call("POST", f"{_path(topic)}/deduplicationEnabled", True)
