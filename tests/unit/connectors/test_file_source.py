@@ -290,4 +290,4 @@ def test_a_column_that_is_not_there_is_named_beside_those_that_are(tmp_path: Pat
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InvalidSetting, match=f"'{setting}': .* has no column 'c'; it has a, b"):
-        list(drain(opened(Broker(), path=str(path), format="csv", **{setting: "c"})))
+        list(drain(opened(Broker(), None, path=str(path), format="csv", **{setting: "c"})))
