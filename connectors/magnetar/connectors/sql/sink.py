@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -225,13 +224,13 @@ def _converter(column: Column[Any]) -> Converter | None:
         return None
 
 
-def _columns_of(row: Row) -> tuple[str, ...]:
-    return tuple(row.keys())
-
-
-def _runs(rows: list[Row]) -> Iterator[tuple[tuple[str, ...], Iterator[Row]]]:
+def _runs(rows: list[Row]) -> Iterator[list[Row]]:
     """`rows` in runs of the same columns."""
-    return itertools.groupby(rows, key=_columns_of)
+    start = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or rows[end].keys() != rows[start].keys():
+            yield rows[start:end]
+            start = end
 
 
 def _last_of_each_key(rows: Iterable[Row], key: Sequence[str]) -> list[Row]:
