@@ -122,9 +122,9 @@ class SqlSink(Sink):
         assert self._table is not None
         key = self._settings.key or ()
         with self._engine.begin() as connection:
-            for _, alike in itertools.groupby(
-                rows, key=lambda row: tuple(row)
-            ):  # An absent field is left alone.
+            for alike in _runs(
+                rows
+            ):  # A field that is absent, unlike one that is null, leaves its column alone.
                 write_rows(connection, self._table, key, _last_of_each_key(alike, key))
 
     def _may_be_a_rows_fault(self, error: DBAPIError) -> bool:
