@@ -126,7 +126,9 @@ def follow(console: Console, platform: Platform, rows: int) -> None:
                 if status.get("numRestarts", 0) > 3:
                     raise SystemExit(f"the {name} does not stay up: {status.get('error')}")
             if time.monotonic() > deadline:
-                raise SystemExit(f"not done after {DEADLINE_S:.0f} s; the platform's log says:\n{platform.log_tail()}")
+                raise SystemExit(
+                    f"not done after {DEADLINE_S:.0f} s; the platform's log says:\n{platform.log_tail()}"
+                )
             time.sleep(0.5)
 
 
@@ -175,7 +177,9 @@ def main() -> int:
         expected = expect(flights)
         console.print(f"{rows:,} departures, {expected.unparsable:,} of which never left")
         with Platform(directory) as platform:
-            console.print(f"platform ready after {platform.ready_after_s:.2f} s: {platform.service_url} {platform.web_url}")
+            console.print(
+                f"platform ready after {platform.ready_after_s:.2f} s: {platform.service_url} {platform.web_url}"
+            )
             deploy(platform, directory, flights)
             follow(console, platform, rows)
             hours = [json.loads(message.data()) for message in read_topic(platform, HOURLY)]

@@ -33,7 +33,16 @@ class Platform:
 
     def __enter__(self) -> Platform:
         magnetar = Path(sys.executable).with_name("magnetar")
-        command = [str(magnetar), "standalone", "--data", str(self._directory / "data"), "--port", "0", "--web-port", "0"]
+        command = [
+            str(magnetar),
+            "standalone",
+            "--data",
+            str(self._directory / "data"),
+            "--port",
+            "0",
+            "--web-port",
+            "0",
+        ]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

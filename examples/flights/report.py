@@ -46,13 +46,17 @@ def plot(target: Path, hours: list[Mapping[str, object]]) -> None:
     by_airport, by_airline = summarise(hours)
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 5), layout="constrained")
     for origin in sorted({origin for origin, _ in by_airport}):
-        points = sorted((hour, total.minutes / total.flights) for (o, hour), total in by_airport.items() if o == origin)
+        points = sorted(
+            (hour, total.minutes / total.flights) for (o, hour), total in by_airport.items() if o == origin
+        )
         left.plot([hour for hour, _ in points], [delay for _, delay in points], marker="o", label=origin)
     left.set(title="Mean departure delay by airport", xlabel="scheduled local hour", ylabel="minutes")
     left.legend()
     names = airline_names()
     ranked = sorted(by_airline.items(), key=lambda item: item[1].minutes / item[1].flights)
-    right.barh([names.get(code, code) for code, _ in ranked], [total.minutes / total.flights for _, total in ranked])
+    right.barh(
+        [names.get(code, code) for code, _ in ranked], [total.minutes / total.flights for _, total in ranked]
+    )
     right.set(title="Mean departure delay by airline", xlabel="minutes")
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=120)
@@ -80,7 +84,9 @@ def differences(
             found.append(f"window {key}: {windows[key]}, the file says {expected.by_hour[key]}")
     for carrier in expected.by_airline.keys() | stored.keys():
         if stored.get(carrier) != expected.by_airline.get(carrier):
-            found.append(f"SQLite, {carrier}: {stored.get(carrier)}, the file says {expected.by_airline.get(carrier)}")
+            found.append(
+                f"SQLite, {carrier}: {stored.get(carrier)}, the file says {expected.by_airline.get(carrier)}"
+            )
     if dead_letters != expected.unparsable:
         found.append(f"dead letters: {dead_letters}, the file has {expected.unparsable} rows without a delay")
     return found

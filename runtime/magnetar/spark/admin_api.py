@@ -57,8 +57,16 @@ class AdminApi:
 
     def move_subscription(self, topic: str, name: str, ledger_id: int, entry_id: int) -> None:
         """Acknowledge everything up to an entry."""
-        body = {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": -1, "batchIndex": -1, "isExcluded": True}
-        self._call("POST", f"{_path(topic)}/subscription/{urllib.parse.quote(name, safe='')}/resetcursor", body)
+        body = {
+            "ledgerId": ledger_id,
+            "entryId": entry_id,
+            "partitionIndex": -1,
+            "batchIndex": -1,
+            "isExcluded": True,
+        }
+        self._call(
+            "POST", f"{_path(topic)}/subscription/{urllib.parse.quote(name, safe='')}/resetcursor", body
+        )
 
     def terminate(self, topic: str) -> None:
         """Say that nothing will be published any more."""
@@ -67,7 +75,10 @@ class AdminApi:
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"{self._url}/admin/v2{path}", data=data, method=method, headers={"Content-Type": "application/json"}
+            f"{self._url}/admin/v2{path}",
+            data=data,
+            method=method,
+            headers={"Content-Type": "application/json"},
         )
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
@@ -81,7 +92,9 @@ def _path(topic: str) -> str:
     domain, separator, rest = topic.partition("://")
     parts = rest.split("/", 2) if separator else []
     if len(parts) != 3:
-        raise SparkError(f"'{topic}' is not a full topic name, for example persistent://public/default/flights")
+        raise SparkError(
+            f"'{topic}' is not a full topic name, for example persistent://public/default/flights"
+        )
     return "/" + "/".join(urllib.parse.quote(part, safe="") for part in (domain, *parts))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from magnetar.spark.topic_source import TopicBatchReader, TopicStreamReader
 
 
-class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark's classes are untyped
+class PulsarDataSource(DataSource):
     """Topics as streaming and batch sources and sinks. Options: `magnetar.spark.options`."""
 
     @classmethod

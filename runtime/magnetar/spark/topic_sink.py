@@ -37,13 +37,13 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 @dataclass
-class RowsSent(WriterCommitMessage):  # type: ignore[misc]  # pyspark's classes are untyped
+class RowsSent(WriterCommitMessage):
     """How many rows a task sent and had acknowledged."""
 
     rows: int
 
 
-class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark's classes are untyped
+class TopicStreamWriter(DataSourceStreamArrowWriter):
     """The streaming sink. All receipts are in before a task reports success."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -67,14 +67,14 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # p
         asyncio.run(_send(self._options, rows, producer, int(batch_id) << self._options.sequence_bits))
         return RowsSent(len(rows))
 
-    def commit(self, messages: Sequence[RowsSent | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         crash_point("spark.sink.before-commit")
 
-    def abort(self, messages: Sequence[RowsSent | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Nothing to undo: what was sent is what the next attempt sends, and is dropped then."""
 
 
-class TopicBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark's classes are untyped
+class TopicBatchWriter(DataSourceArrowWriter):
     """The batch sink: at least once, for a batch query has no identity that would survive its failure."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -86,7 +86,9 @@ class TopicBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark'
         return RowsSent(len(rows))
 
 
-async def _send(options: SinkOptions, rows: Sequence[OutgoingRow], producer_name: str | None, first: int) -> None:
+async def _send(
+    options: SinkOptions, rows: Sequence[OutgoingRow], producer_name: str | None, first: int
+) -> None:
     from magnetar.client import Client
 
     client = Client(options.service_url)

@@ -28,15 +28,15 @@ from magnetar.spark.rows import ROWS_PER_BATCH, RowBuilder, end_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
     from magnetar.client.blocking import BlockingClient
 
 
-class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark's classes are untyped
+class RangePartition(InputPartition):
     """One task's work: a range of one topic, or (None) the row that reports the end."""
 
     def __init__(self, work: TopicRange | None) -> None:
         super().__init__(work)
-        self.work = work
 
 
 class TopicFollower:
@@ -107,7 +107,7 @@ class TopicFollower:
             await client.close()
 
 
-class TopicStreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark's classes are untyped
+class TopicStreamReader(DataSourceStreamReader):
     """A streaming read. Lives on the driver, but for `read`, which runs in tasks and keeps no state."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -117,7 +117,7 @@ class TopicStreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspar
     def initialOffset(self) -> Offset:  # noqa: N802  # the name is Spark's
         extents = self._follow().extents()
         if self._options.starting == "earliest":
-            return {topic: "-1:-1" for topic in extents}
+            return dict.fromkeys(extents, "-1:-1")
         return {topic: str(extent.last) for topic, extent in extents.items()}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # the name is Spark's
@@ -136,8 +136,8 @@ class TopicStreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspar
             planned.append(RangePartition(None))
         return planned
 
-    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition.work)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, partition.value)
 
     def commit(self, end: Offset) -> None:
         self._follow().committed(end)
@@ -151,7 +151,7 @@ class TopicStreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspar
         return self._follower
 
 
-class TopicBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark's classes are untyped
+class TopicBatchReader(DataSourceReader):
     """A batch read of everything that is there when it is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -163,8 +163,8 @@ class TopicBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark's cla
         start: Offset = end if self._options.starting == "latest" else {}
         return [RangePartition(work) for work in ranges(start, end)]
 
-    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition.work)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, partition.value)
 
 
 def read_range(options: SourceOptions, work: TopicRange | None) -> Iterator[pa.RecordBatch]:
@@ -185,11 +185,15 @@ def read_range(options: SourceOptions, work: TopicRange | None) -> Iterator[pa.R
         client.close()
 
 
-def _read_entries(client: BlockingClient, options: SourceOptions, work: TopicRange) -> Iterator[pa.RecordBatch]:
+def _read_entries(
+    client: BlockingClient, options: SourceOptions, work: TopicRange
+) -> Iterator[pa.RecordBatch]:
     from magnetar.protocol.ids import MessageId
 
     start = MessageId(work.after.ledger_id, work.after.entry_id)
-    reader = client.create_reader(work.topic, start, start_inclusive=False, receiver_queue_size=4 * ROWS_PER_BATCH)
+    reader = client.create_reader(
+        work.topic, start, start_inclusive=False, receiver_queue_size=4 * ROWS_PER_BATCH
+    )
     rows = RowBuilder(work.topic)
     position = work.after
     index: int | None = None

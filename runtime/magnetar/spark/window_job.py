@@ -56,7 +56,9 @@ class JobSpec:
         """Read the JSON that the worker wrote (version 1; see `magnetar.worker`)."""
         data = json.loads(path.read_text())
         if data.get("version") != 1:
-            raise ValueError(f"{path}: version {data.get('version')!r} of a job spec; this Magnetar reads version 1")
+            raise ValueError(
+                f"{path}: version {data.get('version')!r} of a job spec; this Magnetar reads version 1"
+            )
         options = data["config"].get("customRuntimeOptions") or "{}"
         options = json.loads(options) if isinstance(options, str) else options
         return cls(
@@ -131,14 +133,16 @@ class WindowJob:
     def _follow(self, query: StreamingQuery) -> bool:
         """Wait; True when the inputs ended and their last windows are out."""
         while not self._stop.is_set():
-            if query.awaitTermination(POLL_S):
-                raise RuntimeError(f"the query {query.id} stopped by itself")
+            if not query.isActive:
+                failure = query.exception()
+                raise failure if failure is not None else RuntimeError(f"the query {query.id} stopped by itself")
             for progress in query.recentProgress:
                 if int(progress.batchId) > self._last_batch:
                     self._last_batch = int(progress.batchId)
                     self._note(progress)
             if self.status.ended:
                 return True
+            self._stop.wait(POLL_S)
         return False
 
     def _note(self, progress: Any) -> None:

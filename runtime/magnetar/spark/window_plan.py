@@ -91,7 +91,9 @@ def plan_window(config: Mapping[str, Any]) -> WindowPlan:
     user_config = config.get("userConfig") or {}
     aggregates = user_config.get("aggregates") or {}
     if aggregates and not user_config.get("schema"):
-        raise WindowUnsupported("userConfig.aggregates needs userConfig.schema, for example 'dep_delay DOUBLE'")
+        raise WindowUnsupported(
+            "userConfig.aggregates needs userConfig.schema, for example 'dep_delay DOUBLE'"
+        )
     class_name = str(config.get("className") or "")
     if not aggregates and not class_name:
         raise WindowUnsupported("a window needs className, or userConfig.aggregates")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from magnetar.spark.offsets import (
     ENDED,
     EntryPosition,
@@ -26,20 +27,20 @@ def test_batches_read_each_entry_once_and_then_end(gaps: list[tuple[int, int]], 
     for gap, entries in gaps:
         ledger_id += gap
         ledgers.append(LedgerExtent(ledger_id, entries))
-    entries = [EntryPosition(ledger.ledger_id, e) for ledger in ledgers for e in range(ledger.entries)]
-    last = entries[-1] if entries else EntryPosition(-1, -1)
+    held = [EntryPosition(ledger.ledger_id, e) for ledger in ledgers for e in range(ledger.entries)]
+    last = held[-1] if held else EntryPosition(-1, -1)
     topics = {TOPIC: TopicExtent(tuple(ledgers), last, terminated=True)}
 
     read: list[EntryPosition] = []
     offset: Offset = {TOPIC: "-1:-1"}
-    for _ in range(len(entries) + 2):
+    for _ in range(len(held) + 2):
         following = next_offset(offset, topics, limit)
         for work in ranges(offset, following):
-            taken = [entry for entry in entries if work.after < entry <= work.through]
+            taken = [entry for entry in held if work.after < entry <= work.through]
             assert limit is None or len(taken) <= limit
             read += taken
         if following == offset:
             break
         offset = following
-    assert read == entries
+    assert read == held
     assert offset[ENDED] is True

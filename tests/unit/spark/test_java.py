@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from magnetar.spark import java
 from magnetar.spark.errors import JavaMissing
 
@@ -14,7 +15,9 @@ def fake_java(home: Path, modules: str) -> Path:
     """A `java` that lists `modules` and otherwise prints its arguments."""
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\n[ "$1" = --list-modules ] && printf "{modules}" && exit\nprintf "%s|" "$@"\n')
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --list-modules ] && printf "{modules}" && exit\nprintf "%s|" "$@"\n'
+    )
     script.chmod(0o755)
     return home
 
@@ -25,7 +28,9 @@ def test_a_complete_java_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert java.prepare_java_home(tmp_path) == home
 
 
-def test_a_java_without_the_module_is_not_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_without_the_module_is_not_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jre", "java.base@25\\n")))
     home = java.prepare_java_home(tmp_path / "work")
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b.jar", "Main"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from magnetar.spark.errors import OptionInvalid
 from magnetar.spark.offsets import (
     ENDED,

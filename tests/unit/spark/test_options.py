@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from magnetar.spark.errors import OptionInvalid, OptionMissing
 from magnetar.spark.options import SinkOptions, SourceOptions
 
@@ -10,7 +11,9 @@ SOURCE = {"service.url": "pulsar://127.0.0.1:6650", "topic": "a"}
 
 
 def test_a_stream_reads_several_topics_and_names_do_not_depend_on_case() -> None:
-    options = SourceOptions.parse({"Service.URL": "pulsar://h:1", "topics": "a, b,", "STARTINGOFFSETS": "Earliest"})
+    options = SourceOptions.parse(
+        {"Service.URL": "pulsar://h:1", "topics": "a, b,", "STARTINGOFFSETS": "Earliest"}
+    )
     assert (options.service_url, options.topics, options.starting) == ("pulsar://h:1", ("a", "b"), "earliest")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from magnetar.spark.errors import WindowUnsupported
 from magnetar.spark.window_plan import plan_window
 
