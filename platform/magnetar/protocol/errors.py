@@ -5,7 +5,7 @@ ProtocolError
         FrameTooLarge(size, limit)
         FrameTruncated          a frame, or the message in it, ends before its parts do
         LyingLength             a length inside points past the end of what holds it
-        UnknownCommand(number)
+        UnknownCommand
         MalformedCommand        the command is no command, or lacks a required field
         MalformedMetadata       the metadata before a message cannot be read
     ChecksumMismatch(expected, actual)   answer SEND_ERROR ChecksumError; the connection stays usable
@@ -44,10 +44,10 @@ class LyingLength(FrameError):
 
 
 class UnknownCommand(FrameError):
-    """A command of a type this version of the protocol does not have."""
+    """A command of a type this version of the protocol does not have, or of none."""
 
-    def __init__(self, number: int | None) -> None:
-        super().__init__("command without a known type" if number is None else f"unknown command {number}")
+    def __init__(self, number: int | None = None) -> None:
+        super().__init__("command of an unknown type" if number is None else f"unknown command {number}")
         self.number = number
 
 

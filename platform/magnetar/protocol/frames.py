@@ -22,6 +22,7 @@ from magnetar.protocol.errors import (
     UnknownCommand,
 )
 from magnetar.protocol.pulsar_pb2 import BaseCommand
+from magnetar.protocol.texts import holds_text_only
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 """The largest message both sides accept unless told otherwise: metadata and payload together."""
@@ -33,9 +34,16 @@ _SIZE = struct.Struct(">I")
 _FIELD_OF_TYPE: dict[int, Any] = {  # Any: HasField wants literals.
     field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.name != "type"
 }
-_MESSAGE_COMMANDS = frozenset((BaseCommand.SEND, BaseCommand.MESSAGE))
+_CONNECT = BaseCommand.CONNECT
+_ACK = BaseCommand.ACK
+_WITH_MESSAGE = frozenset((BaseCommand.SEND, BaseCommand.MESSAGE))
 _UNCHECKED = frozenset((BaseCommand.SEND, BaseCommand.SEND_RECEIPT, BaseCommand.MESSAGE))
 """One for every entry: a missing id reads as 0 there, which is a wrong id like any other."""
+_WITHOUT_TEXT = _UNCHECKED | {
+    BaseCommand.ACK,
+    BaseCommand.FLOW,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+}
 
 
 class Frame:
@@ -43,8 +51,8 @@ class Frame:
 
     __slots__ = ("command", "payload", "type")
 
-    def __init__(self, command: BaseCommand, payload: memoryview | None) -> None:
-        self.type: int = command.type
+    def __init__(self, number: int, command: BaseCommand, payload: memoryview | None) -> None:
+        self.type = number
         """The command's `BaseCommand.Type`."""
         self.command = command
         self.payload = payload
@@ -75,39 +83,37 @@ class FrameDecoder:
     def feed(self, data: Buffer) -> list[Frame]:
         """Take the next bytes of the stream and return the frames they complete.
 
-        `data` must not change afterwards: frames are views of it.
+        Frames are views of `data`; anything but `bytes` is copied first, because it might change.
 
         Raises:
             FrameError: the stream is out of step or hostile. The decoder is of no more use; close the
                 connection. Frames before the bad one in the same read are lost with it.
         """
-        frames: list[Frame] = []
-        offset = 0
-        if self._pending:
-            offset = self._complete_pending(memoryview(data), frames)
-            if offset < 0:
-                return frames
+        if type(data) is not bytes:
+            data = bytes(data)
         view = memoryview(data)
-        end = len(view)
+        frames: list[Frame] = []
+        offset = self._complete_pending(view, frames) if self._pending else 0
+        end = len(data)
         while end - offset >= 4:
-            size = self._checked_size(view, offset)
-            if end - offset < size:
+            stop = offset + self._checked_size(data, offset)
+            if stop > end:
                 break
-            frames.append(_decode(view[offset : offset + size]))
-            offset += size
+            frames.append(_decode(data, view, offset, stop))
+            offset = stop
         if offset < end:
-            self._keep(view[offset:])
+            self._keep(data[offset:])
         return frames
 
-    def _keep(self, rest: memoryview) -> None:
-        """Keep the beginning of a frame until the rest arrives. Copied: `rest` would pin a whole read."""
+    def _keep(self, rest: bytes) -> None:
+        """Keep the beginning of a frame until what follows arrives."""
         wanted = self._checked_size(rest, 0) if len(rest) >= 4 else 4
-        self._pending = [bytes(rest)]
+        self._pending = [rest]
         self.pending_bytes = len(rest)
         self._missing = wanted - len(rest)
 
     def _complete_pending(self, view: memoryview, frames: list[Frame]) -> int:
-        """Add to the pending frame. Returns where `view` goes on after it, or -1 if it is used up."""
+        """Add to the pending frame, and decode it if that completes it. Returns where `view` goes on."""
         offset = 0
         while True:
             taken = view[offset : offset + self._missing]
@@ -117,8 +123,8 @@ class FrameDecoder:
             self._missing -= len(taken)
             offset += len(taken)
             if self._missing:
-                return -1
-            whole = memoryview(b"".join(self._pending))
+                return offset
+            whole = b"".join(self._pending)
             size = self._checked_size(whole, 0)
             if size == len(whole):
                 break
@@ -126,12 +132,12 @@ class FrameDecoder:
             self._missing = size - len(whole)
         self._pending = []
         self.pending_bytes = 0
-        frames.append(_decode(whole))
+        frames.append(_decode(whole, memoryview(whole), 0, size))
         return offset
 
-    def _checked_size(self, view: memoryview, offset: int) -> int:
+    def _checked_size(self, data: bytes, offset: int) -> int:
         """The size of the frame at `offset`, its size field included."""
-        size: int = _SIZE.unpack_from(view, offset)[0] + 4
+        size: int = _SIZE.unpack_from(data, offset)[0] + 4
         if size > self.max_frame_bytes:
             raise FrameTooLarge(size, self.max_frame_bytes)
         if size < 8:
@@ -139,24 +145,26 @@ class FrameDecoder:
         return size
 
 
-def _decode(frame: memoryview) -> Frame:
-    """Read one whole frame."""
-    end_of_command: int = _SIZE.unpack_from(frame, 4)[0] + 8
-    if end_of_command > len(frame):
-        raise LyingLength(f"command of {end_of_command - 8} bytes in a frame of {len(frame)}")
+def _decode(data: bytes, view: memoryview, start: int, stop: int) -> Frame:
+    """Read the whole frame that lies between `start` and `stop`."""
+    end_of_command: int = start + 8 + _SIZE.unpack_from(data, start + 4)[0]
+    if end_of_command > stop:
+        raise LyingLength(f"command of {end_of_command - start - 8} bytes in a frame of {stop - start}")
     try:
-        command = BaseCommand.FromString(bytes(frame[8:end_of_command]))
+        command = BaseCommand.FromString(data[start + 8 : end_of_command])
     except DecodeError as error:
         raise MalformedCommand(f"command does not parse: {error}") from None
-    number = command.type
-    field = _FIELD_OF_TYPE.get(number)
-    if field is None or not command.HasField("type"):
-        raise UnknownCommand(None)
-    if not command.HasField(field):
-        raise MalformedCommand(f"{BaseCommand.Type.Name(number)} without its {field} message")
+    number = command.type  # An unknown or missing type reads as the first one, CONNECT.
+    if number == _CONNECT and not command.HasField("type"):
+        raise UnknownCommand
+    if not command.HasField(_FIELD_OF_TYPE[number]):
+        raise MalformedCommand(f"{BaseCommand.Type.Name(number)} without the message it announces")
     if number not in _UNCHECKED and not command.IsInitialized():
         raise MalformedCommand(f"{BaseCommand.Type.Name(number)} lacks a required field")
-    return Frame(command, frame[end_of_command:] if number in _MESSAGE_COMMANDS else None)
+    may_hold_text = number not in _WITHOUT_TEXT or (number == _ACK and command.ack.properties)
+    if may_hold_text and not holds_text_only(command):
+        raise MalformedCommand(f"{BaseCommand.Type.Name(number)} holds a string that is no UTF-8")
+    return Frame(number, command, view[end_of_command:stop] if number in _WITH_MESSAGE else None)
 
 
 def encode_command(command: BaseCommand) -> bytes:
