@@ -1,0 +1,186 @@
+"""Start a role of the `magnetar` command as a real process, and stop or kill it by its own handle.
+
+with MagnetarProcess.standalone(tmp_path) as platform:
+    client = pulsar.Client(platform.service_url)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+READY = re.compile(r"^magnetar ready: (?P<urls>\S+(?: \S+)*?)(?: \((?P<seconds>[\d.]+) s\))?$")
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ProcessFailed(Exception):
+    """The process ended, or said nothing, before it was ready. The message holds the end of its log."""
+
+
+class MagnetarProcess:
+    """One role in a process of its own, bound to 127.0.0.1.
+
+    Args:
+        arguments: of the `magnetar` command, without the command.
+        log: its standard error goes there, appended, so that one file tells of several lives.
+        environment: added to this process's own.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.arguments = list(arguments)
+        self.log = log
+        self.environment = dict(environment or {})
+        self.urls: tuple[str, ...] = ()
+        self.ready_after_s = 0.0
+        self._process: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def standalone(
+        cls,
+        directory: Path,
+        *,
+        port: int = 0,
+        web_port: int = 0,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> MagnetarProcess:
+        """A whole platform with its data and log below `directory`. Not started yet."""
+        command = [
+            "standalone",
+            "--data",
+            str(directory / "data"),
+            "--port",
+            str(port),
+            "--web-port",
+            str(web_port),
+        ]
+        return cls([*command, *arguments], directory / "standalone.log", environment)
+
+    @property
+    def service_url(self) -> str:
+        """`pulsar://host:port`."""
+        return self.urls[0]
+
+    @property
+    def web_url(self) -> str:
+        """`http://host:port`."""
+        return self.urls[1]
+
+    @property
+    def pid(self) -> int:
+        """The operating system's number of the running process."""
+        return self._running().pid
+
+    def start(self) -> Self:
+        """Start it and wait for its ready line.
+
+        Raises:
+            ProcessFailed: it ended first, or took longer than START_TIMEOUT_S.
+        """
+        command = [str(Path(sys.executable).with_name("magnetar")), *self.arguments]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **self.environment}
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> int:
+        """SIGTERM and wait; SIGKILL after STOP_TIMEOUT_S. Returns the exit status."""
+        process = self._running()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        return self._reap()
+
+    def kill(self) -> int:
+        """SIGKILL and wait. Returns the exit status."""
+        self._running().kill()
+        return self._reap()
+
+    def send_signal(self, number: int) -> None:
+        """Send any signal."""
+        self._running().send_signal(number)
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait until it ends by itself. Returns the exit status."""
+        return self._running().wait(timeout_s)
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The end of its log."""
+        return (
+            "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+        )
+
+    def __enter__(self) -> Self:
+        return self if self.alive() else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()
+
+    def _wait_until_ready(self) -> None:
+        process = self._running()
+        assert process.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (left := deadline - time.monotonic()) > 0:
+            readable, _, _ = select.select([process.stdout], [], [], left)
+            if not readable:
+                break
+            line = process.stdout.readline()
+            if not line:
+                break
+            if found := READY.match(line.strip()):
+                self.urls = tuple(found["urls"].split())
+                self.ready_after_s = float(found["seconds"] or 0)
+                return
+        raise ProcessFailed(
+            f"`magnetar {' '.join(self.arguments)}` did not get ready; its log ends:\n{self.log_tail()}"
+        )
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ProcessFailed(f"`magnetar {' '.join(self.arguments)}` was never started")
+        return self._process
+
+    def _reap(self) -> int:
+        process = self._running()
+        status = process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        return status
+
+
+def free_port() -> int:
+    """A port that was free a moment ago: for a server that must come back at the same address after a kill."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
