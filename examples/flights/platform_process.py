@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -15,81 +10,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-READY = re.compile(r"magnetar ready: (pulsar://\S+) (http://\S+) \(([\d.]+) s\)")
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+from magnetar.testing.processes import MagnetarProcess, ProcessFailed
 
 
 class Platform:
     """A standalone platform in a process of its own, on free loopback ports."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._log = directory / "standalone.log"
-        self._process: subprocess.Popen[str] | None = None
-        self.service_url = ""
-        self.web_url = ""
-        self.ready_after_s = 0.0
+        self._process = MagnetarProcess.standalone(directory)
 
     def __enter__(self) -> Platform:
-        magnetar = Path(sys.executable).with_name("magnetar")
-        command = [
-            str(magnetar),
-            "standalone",
-            "--data",
-            str(self._directory / "data"),
-            "--port",
-            "0",
-            "--web-port",
-            "0",
-        ]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            self._wait_until_ready()
-        except BaseException:
-            self._stop()
-            raise
+            self._process.start()
+        except ProcessFailed as failure:
+            raise SystemExit(str(failure)) from None
+        self.service_url, self.web_url = self._process.service_url, self._process.web_url
+        self.ready_after_s = self._process.ready_after_s
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self._process.stop()
 
-    def _wait_until_ready(self) -> None:
-        process = self._running()
-        assert process.stdout is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for line in process.stdout:
-            if found := READY.search(line):
-                self.service_url, self.web_url = found[1], found[2]
-                self.ready_after_s = float(found[3])
-                return
-            if time.monotonic() > deadline:
-                break
-        raise SystemExit(f"the platform did not start; its log says:\n{self.log_tail()}")
-
-    def _stop(self) -> None:
-        process = self._running()
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            raise RuntimeError("the platform was never started")
-        return self._process
-
-    def log_tail(self, lines: int = 20) -> str:
+    def log_tail(self) -> str:
         """The end of the platform's log."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+        return self._process.log_tail()
 
     def get(self, path: str) -> Any:
         """GET a REST path below /admin."""

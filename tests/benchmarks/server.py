@@ -3,53 +3,28 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import subprocess
-import sys
 import time
 import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any
 
-READY = re.compile(r"magnetar ready: (pulsar://\S+) (http://\S+) \(([\d.]+) s\)")
+from magnetar.testing.processes import MagnetarProcess
 
 
 class Server:
     """Started when made; `stop` ends it."""
 
     def __init__(self, directory: Path) -> None:
-        self._log = (directory / "server.log").open("w")
-        command = [
-            str(Path(sys.executable).with_name("magnetar")),
-            "standalone",
-            "--data",
-            str(directory / "data"),
-        ]
         began = time.perf_counter()
-        self._process = subprocess.Popen(
-            [*command, "--port", "0", "--web-port", "0"], stdout=subprocess.PIPE, stderr=self._log, text=True
-        )
-        assert self._process.stdout is not None
-        found = READY.search(self._process.stdout.readline())
-        if found is None:
-            self.stop()
-            raise SystemExit(f"the platform did not start: see {self._log.name}")
+        self._process = MagnetarProcess.standalone(directory).start()
         self.ready_s = time.perf_counter() - began
-        self.service_url, self.web_url = found[1], found[2]
+        self.service_url, self.web_url = self._process.service_url, self._process.web_url
         self.pid = self._process.pid
 
     def stop(self) -> None:
         """Drain and end."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._log.close()
+        self._process.stop()
 
     def get(self, path: str) -> Any:
         """GET below /admin."""

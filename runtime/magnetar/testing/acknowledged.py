@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def differences(logs: Iterable[SendLog], stored: Iterable[bytes], *, repeats_all
             found.append(f"{log.name}: {unknown[:5]} were never sent")
         firsts = list(dict.fromkeys(numbers))
         if firsts != sorted(firsts):
-            wrong = next(b for a, b in zip(firsts, firsts[1:], strict=False) if b < a)
+            wrong = next(b for a, b in pairwise(firsts) if b < a)
             found.append(f"{log.name}: {wrong} first appears after a later message")
         repeated = sorted(number for number, count in counts.items() if count > 1)
         if not repeats_allowed and repeated:
