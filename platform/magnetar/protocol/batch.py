@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, repeat
 from typing import TypeAlias
 
@@ -30,8 +31,11 @@ _PLAIN_HEADS_MAX = 4096
 PLAIN_OVERHEAD_BYTES = 20
 """What a plain member takes beyond its payload, at most."""
 
-_TWO_VARINT_BYTES = [bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(0x4000)]
-"""The lowest 14 bits of a number above 2**14, as the first two bytes of its varint."""
+
+@cache
+def _low_varint_bytes() -> list[bytes]:
+    """The lowest 14 bits of a number of 2**14 or more, as the first two bytes of its varint."""
+    return [bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(0x4000)]
 
 
 class _PlainHeads(dict[int, bytes]):
@@ -95,7 +99,7 @@ class BatchBuilder:
             self._parts += chain.from_iterable(
                 zip(
                     map(heads.__getitem__, map(len, run)),
-                    _TWO_VARINT_BYTES[low : low + len(run)],
+                    _low_varint_bytes()[low : low + len(run)],
                     repeat(high_bytes),
                     run,
                     strict=False,
