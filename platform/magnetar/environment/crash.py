@@ -1,0 +1,56 @@
+"""Named places at which a test may ask the process to die.
+
+    MAGNETAR_CRASH_POINT="journal.before_sync"      die at the first passage
+    MAGNETAR_CRASH_POINT="journal.before_sync:17"   die at the 17th
+
+A death by SIGKILL, as from outside: no handler, no flush, no `finally`. In production the variable is unset
+and a passage costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+VARIABLE = "MAGNETAR_CRASH_POINT"
+
+
+class _Trigger:
+    """The one armed crash point of this process, if any."""
+
+    __slots__ = ("_lock", "name", "remaining")
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.remaining = 0
+        self._lock = threading.Lock()
+
+    def arm(self, text: str | None) -> None:
+        name, _, count = (text or "").partition(":")
+        if count and not count.isdecimal():
+            raise ValueError(f"{VARIABLE}={text!r}: expected NAME or NAME:N with N a positive number")
+        self.name = name or None
+        self.remaining = max(1, int(count or 1))
+
+    def passed(self) -> None:
+        with self._lock:
+            self.remaining -= 1
+            if self.remaining:
+                return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_trigger = _Trigger()
+_trigger.arm(os.environ.get(VARIABLE))
+
+
+def crash_point(name: str) -> None:
+    """Die here if the environment asks for it; otherwise do nothing, quickly."""
+    if _trigger.name is not None and _trigger.name == name:
+        _trigger.passed()
+
+
+def arm(text: str | None) -> None:
+    """Arm `NAME` or `NAME:N` from now on, or nothing: for a process that is told after it has started."""
+    _trigger.arm(text)

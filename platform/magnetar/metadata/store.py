@@ -1,0 +1,167 @@
+"""What every metadata store promises.
+
+Writes to one path take effect one after the other, each giving the record a new version; whoever asks with
+the version it has read wins or is told. Nothing is answered, and no watch fires, before the change would
+survive a power cut of the store. All methods and listeners run on the event loop.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from magnetar.metadata.errors import StoreRefused
+
+VALUE_BYTES_MAX = 1_000_000  # ZooKeeper drops a connection that sends more than 0xfffff bytes.
+MUST_NOT_EXIST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A record as it was read."""
+
+    value: bytes
+    version: int  # 0 when created, one more at each change.
+    session: str = ""  # The session whose end removes it; "" if it stays.
+    created_ms: int = 0
+    modified_ms: int = 0
+
+    @property
+    def ephemeral(self) -> bool:
+        return bool(self.session)
+
+
+class Change(enum.Enum):
+    """What happened to a watched record."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    CHILDREN_CHANGED = "children_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Something changed: read again. Changes close together may come as one."""
+
+    kind: Change
+    path: str
+
+
+class SessionState(enum.Enum):
+    """How this process stands with its store."""
+
+    CONNECTED = "connected"
+    LOST_CONNECTION = "lost_connection"  # The session may live or not; nothing can be asked for now.
+    REESTABLISHED = "reestablished"  # After LOST_CONNECTION: the same session, ephemerals and all.
+    EXPIRED = "expired"  # Ephemerals are gone; CONNECTED follows with a new session.
+
+
+Listener: TypeAlias = Callable[[Notification], None]
+SessionListener: TypeAlias = Callable[[SessionState], None]
+
+
+class Watch(Protocol):
+    """A standing wish to be told."""
+
+    def cancel(self) -> None:
+        """No call comes after this. Cancelling twice does no harm."""
+        ...
+
+
+class MetadataStore(Protocol):
+    """A tree of small versioned records.
+
+    Any method may raise StoreUnavailable (unknown outcome), InvalidPath, and StoreClosed.
+    """
+
+    @property
+    def session_id(self) -> str:
+        """Names the current session: the `Versioned.session` of our own ephemerals."""
+        ...
+
+    async def get(self, path: str) -> Versioned | None: ...
+
+    async def put(
+        self, path: str, value: bytes, *, expected_version: int | None = None, ephemeral: bool = False
+    ) -> int:
+        """Write a record, making missing parents, and return its new version.
+
+        Args:
+            expected_version: None creates or overwrites; -1 (MUST_NOT_EXIST) only creates; otherwise the
+                record must be at exactly that version.
+            ephemeral: a record made by this call ends with this session. One that exists keeps its nature.
+        Raises:
+            BadVersion: also where a version was expected of a record that does not exist.
+            AlreadyExists: with -1.
+        """
+        ...
+
+    async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        """Create `prefix` plus a ten-digit number that no sibling had before, and return the whole path.
+
+        Numbers below one parent only grow, while that parent exists.
+        """
+        ...
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        """Raises NotFound, BadVersion, NotEmpty."""
+        ...
+
+    async def delete_recursive(self, path: str) -> None:
+        """Delete a record and all below it; nothing happens if it does not exist. Not atomic."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """The names directly below `path`, sorted; none if it does not exist."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+
+    def watch(self, prefix: str, listener: Listener) -> Watch:
+        """Tell `listener` of changes of `prefix` and everything below it, in the order of the changes.
+
+        `/a` covers `/a` and `/a/b`, not `/ab`. Changes that end before the watch has reached the store may
+        go unseen: watch first, then read.
+        """
+        ...
+
+    def on_session(self, listener: SessionListener) -> None:
+        """Tell `listener` how the session fares from now on."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: our ephemerals go at once, and no listener is called any more."""
+        ...
+
+
+async def open_store(url: str) -> MetadataStore:
+    """Open the store that `url` names.
+
+    `memory:` (a new one), `memory:NAME` (shared within this process), `rocksdb:/path`,
+    `zk:host:port,host:port/chroot`.
+
+    Raises:
+        StoreRefused: a store that cannot be opened, or an address that is none.
+        StoreUnavailable: a ZooKeeper that does not answer.
+    """
+    kind, colon, address = url.partition(":")
+    if kind == "memory" and colon:
+        from magnetar.metadata.memory import open_memory
+
+        return open_memory(address)
+    if kind == "rocksdb" and address:
+        from pathlib import Path
+
+        from magnetar.metadata.rocksdb import RocksDBStore
+
+        return await RocksDBStore.open(Path(address))
+    if kind in ("zk", "zookeeper") and address:
+        from magnetar.metadata.zookeeper import ZooKeeperStore
+
+        return await ZooKeeperStore.open(address.removeprefix("//"))
+    raise StoreRefused(
+        f"cannot tell what metadata store {url!r} is; write rocksdb:/path/to/directory or zk:host:2181"
+    )
