@@ -6,14 +6,11 @@ import bisect
 from collections.abc import Sequence
 
 from magnetar.environment.clock import Clock, SystemClock
-from magnetar.environment.logs import get_logger
 from magnetar.metadata.errors import StoreClosed
 from magnetar.metadata.paths import parent
 from magnetar.metadata.store import Listener, Notification, SessionListener, SessionState, Versioned, Watch
 from magnetar.metadata.tree import Node, Tree
-from magnetar.metadata.watches import WatchRegistry
-
-_log = get_logger("magnetar.metadata")
+from magnetar.metadata.watches import SessionListeners, WatchRegistry
 
 
 class _MemoryNodes:
@@ -99,7 +96,7 @@ class MemoryStore:
         self._clock = clock
         self._closed = False
         self._ephemerals: dict[str, None] = {}
-        self._listeners: list[SessionListener] = []
+        self._listeners = SessionListeners()
         self.session_id = session_id
         self.watches = WatchRegistry()
 
@@ -143,8 +140,8 @@ class MemoryStore:
     def watch(self, prefix: str, listener: Listener) -> Watch:
         return self.watches.watch(prefix, listener)
 
-    def on_session(self, listener: SessionListener) -> None:
-        self._listeners.append(listener)
+    def on_session(self, listener: SessionListener) -> Watch:
+        return self._listeners.add(listener)
 
     async def close(self) -> None:
         if self._closed:
@@ -162,8 +159,8 @@ class MemoryStore:
         """
         self._end_session()
         self.session_id = self._ensemble.renew()
-        self._tell(SessionState.EXPIRED)
-        self._tell(SessionState.CONNECTED)
+        self._listeners.tell(SessionState.EXPIRED)
+        self._listeners.tell(SessionState.CONNECTED)
 
     def _end_session(self) -> None:
         mine = [path for path in self._ephemerals if self._owns(path)]
@@ -173,13 +170,6 @@ class MemoryStore:
     def _owns(self, path: str) -> bool:
         node = self._ensemble.tree.get(path)
         return node is not None and node.session == self.session_id
-
-    def _tell(self, state: SessionState) -> None:
-        for listener in list(self._listeners):
-            try:
-                listener(state)
-            except Exception:
-                _log.exception("session.listener_failed", state=state.value)
 
     def _tree(self) -> Tree:
         if self._closed:

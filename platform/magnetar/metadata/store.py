@@ -128,7 +128,7 @@ class MetadataStore(Protocol):
         """
         ...
 
-    def on_session(self, listener: SessionListener) -> None:
+    def on_session(self, listener: SessionListener) -> Watch:
         """Tell `listener` how the session fares from now on."""
         ...
 

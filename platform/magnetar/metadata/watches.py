@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.paths import check_path, with_ancestors
-from magnetar.metadata.store import Listener, Notification
+from magnetar.metadata.store import Listener, Notification, SessionListener, SessionState
 
 _log = get_logger("magnetar.metadata")
 
@@ -86,3 +86,46 @@ class WatchRegistry:
                 _log.exception("watch.listener_failed", prefix=watch.prefix, path=notification.path)
             if not self._waiting:  # The listener has closed the store.
                 return
+
+
+class SessionWatch:
+    """One listener to the fate of a session."""
+
+    __slots__ = ("_listeners", "listener")
+
+    def __init__(self, listeners: SessionListeners, listener: SessionListener) -> None:
+        self._listeners = listeners
+        self.listener = listener
+
+    def cancel(self) -> None:
+        self._listeners.forget(self)
+
+
+class SessionListeners:
+    """All listeners to the fate of a session."""
+
+    __slots__ = ("_watches",)
+
+    def __init__(self) -> None:
+        self._watches: dict[SessionWatch, None] = {}
+
+    def add(self, listener: SessionListener) -> SessionWatch:
+        watch = SessionWatch(self, listener)
+        self._watches[watch] = None
+        return watch
+
+    def forget(self, watch: SessionWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def tell(self, state: SessionState) -> None:
+        """Tell all, in the order in which they came."""
+        for watch in list(self._watches):
+            if watch not in self._watches:
+                continue
+            try:
+                watch.listener(state)
+            except Exception:
+                _log.exception("session.listener_failed", state=state.value)
+
+    def clear(self) -> None:
+        self._watches.clear()
