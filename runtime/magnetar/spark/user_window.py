@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+PICKLED = "function.cloudpickle"
+"""The name of a pickled function's file; in place of a class name stands the path of such a file."""
 
 RESULT_SCHEMA = "value BINARY, __key BINARY, __eventTime TIMESTAMP, __messageProperties MAP<STRING, STRING>"
 
@@ -58,7 +62,7 @@ def run_windows(function: UserWindow, batches: Iterator[pa.RecordBatch]) -> Iter
     import pyarrow as pa
 
     instance = load(function.class_name, function.import_paths)
-    process = instance.process
+    process = getattr(instance, "process", instance)
     for batch in batches:
         values, keys, times, properties = [], [], [], []
         for row in batch.to_pylist():
@@ -94,11 +98,13 @@ def window_properties(start_ms: int, end_ms: int) -> dict[str, str]:
 
 @lru_cache(maxsize=16)
 def load(class_name: str, import_paths: tuple[str, ...]) -> Any:
-    """Import the class and make one object of it.
+    """Import the class and make one object of it; or unpickle the function.
 
     Raises:
         LookupError: there is no such class.
     """
+    if class_name.endswith(f"/{PICKLED}"):
+        return unpickle(class_name)
     for path in reversed(import_paths):
         if path not in sys.path:
             sys.path.insert(0, path)
@@ -112,6 +118,13 @@ def load(class_name: str, import_paths: tuple[str, ...]) -> Any:
         if hasattr(module, name):
             raise
         raise LookupError(f"module '{module_name}' has no '{name}'; className is '{class_name}'") from None
+
+
+def unpickle(path: str) -> Any:
+    """The object a user pickled with `magnetar.functions.deploy`; a class is called once."""
+    with open(path, "rb") as file:
+        found = pickle.load(file)
+    return found() if isinstance(found, type) else found
 
 
 def decode(payload: bytes) -> Any:

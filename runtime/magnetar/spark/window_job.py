@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from magnetar.environment.logs import get_logger
 from magnetar.naming import TopicName
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.offsets import ENDED
+from magnetar.spark.window_code import lay_out
 from magnetar.spark.window_plan import WindowPlan, plan_window
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class JobSpec:
     config: Mapping[str, Any]
     service_url: str
     web_url: str
-    import_paths: tuple[str, ...]
+    package: Path
+    package_kind: str
     work_dir: Path
     epoch: int
     master: str
@@ -65,7 +66,8 @@ class JobSpec:
             config=data["config"],
             service_url=data["service_url"],
             web_url=data["web_url"],
-            import_paths=import_paths(Path(data["package"]["path"]), Path(data["work_dir"])),
+            package=Path(data["package"]["path"]),
+            package_kind=data["package"]["kind"],
             work_dir=Path(data["work_dir"]),
             epoch=int(data["epoch"]),
             master=str(options.get("master", "local[2]")),
@@ -73,10 +75,15 @@ class JobSpec:
 
 
 class WindowJob:
-    """One query and what is known of it."""
+    """One query and what is known of it.
 
-    def __init__(self, spec: JobSpec) -> None:
+    Args:
+        on_end: called when the inputs have ended and their last windows are out.
+    """
+
+    def __init__(self, spec: JobSpec, on_end: Callable[[], None]) -> None:
         self._spec = spec
+        self._announce_end = on_end
         self._plan = _with_full_names(plan_window(spec.config))
         self._admin = AdminApi(spec.web_url)
         self._stop = threading.Event()
@@ -87,7 +94,7 @@ class WindowJob:
         """Ask the job to end after its present micro-batch. Safe in a signal handler."""
         self._stop.set()
 
-    def run(self, ready: Any) -> None:
+    def run(self, ready: Callable[[], None]) -> None:
         """Run until stopped or ended.
 
         Args:
@@ -101,23 +108,28 @@ class WindowJob:
         if self._plan.output:
             self._admin.create_topic(self._plan.output)
             self._admin.enable_deduplication(self._plan.output)
-        name = "/".join(str(self._spec.config.get(part)) for part in ("tenant", "namespace", "name"))
-        marker = self._spec.work_dir / f"ended-{self._spec.epoch}"
+        spec = self._spec
+        plan = self._plan
+        paths: tuple[str, ...] = ()
+        if not plan.aggregates:
+            code = spec.work_dir / "code"
+            class_name, paths = lay_out(spec.package, spec.package_kind, plan.class_name, code)
+            plan = replace(plan, class_name=class_name)
+        name = "/".join(str(spec.config.get(part)) for part in ("tenant", "namespace", "name"))
+        marker = spec.work_dir / f"ended-{self._spec.epoch}"
         if marker.exists():
             self._finish(ready)
             return
-        spark = start_session(
-            name, self._spec.work_dir, master=self._spec.master, python_path=self._spec.import_paths
-        )
+        spark = start_session(name, spec.work_dir, master=spec.master, python_path=paths)
         try:
             query = start_query(
                 spark,
-                self._plan,
-                service_url=self._spec.service_url,
-                admin_url=self._spec.web_url,
-                checkpoint=self._spec.work_dir / f"checkpoint-{self._spec.epoch}",
-                import_paths=self._spec.import_paths,
-                producer_prefix=f"{name}-{self._spec.epoch}",
+                plan,
+                service_url=spec.service_url,
+                admin_url=spec.web_url,
+                checkpoint=spec.work_dir / f"checkpoint-{spec.epoch}",
+                import_paths=paths,
+                producer_prefix=f"{name}-{spec.epoch}",
             )
             self.status.running = True
             log.info("window.started", function=name, query_id=str(query.id))
@@ -135,7 +147,11 @@ class WindowJob:
         while not self._stop.is_set():
             if not query.isActive:
                 failure = query.exception()
-                raise failure if failure is not None else RuntimeError(f"the query {query.id} stopped by itself")
+                raise (
+                    failure
+                    if failure is not None
+                    else RuntimeError(f"the query {query.id} stopped by itself")
+                )
             for progress in query.recentProgress:
                 if int(progress.batchId) > self._last_batch:
                     self._last_batch = int(progress.batchId)
@@ -158,37 +174,20 @@ class WindowJob:
         watermark = str(progress.eventTime.get("watermark", ""))
         status.ended = bool(offset.get(ENDED)) and watermark >= "8000"
 
-    def _finish(self, ready: Any) -> None:
+    def _finish(self, ready: Callable[[], None] | None) -> None:
         if self._plan.output and self._spec.config.get("terminateOutput"):
             self._admin.terminate(self._plan.output)
         self.status.running, self.status.ended = True, True
         log.info("window.ended", output=self._plan.output, rows=self.status.rows_received)
         if ready is not None:
             ready()
+        self._announce_end()
         self._stop.wait()
 
 
-def import_paths(package: Path, work_dir: Path) -> tuple[str, ...]:
-    """What to put on the module path for a package: a `.py`'s folder, a zip's `src`, or the archive itself."""
-    if package.suffix == ".zip":
-        inside = package / package.stem / "src"
-        return (str(inside), str(package))
-    if package.suffix == ".whl":
-        return (str(package),)
-    return (str(package.parent),)
-
-
 def _with_full_names(plan: WindowPlan) -> WindowPlan:
-    from dataclasses import replace
-
     return replace(
         plan,
         inputs=tuple(str(TopicName.parse(topic)) for topic in plan.inputs),
         output=str(TopicName.parse(plan.output)) if plan.output else None,
     )
-
-
-def announce(ports: Mapping[str, int]) -> None:
-    """Tell the worker that the job runs and where its control listens: one JSON line on standard output."""
-    sys.stdout.write(json.dumps({"ready": True, "control": dict(ports)}) + "\n")
-    sys.stdout.flush()
