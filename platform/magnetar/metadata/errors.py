@@ -14,16 +14,23 @@ StoreRefused             the store cannot be opened: in use, of a newer version,
 
 from __future__ import annotations
 
+UNKNOWN_VERSION = -2
+
 
 class MetadataError(Exception):
     """Root of this room's errors."""
 
 
 class BadVersion(MetadataError):
-    """The record is not at the version the caller expected."""
+    """The record is not at the version the caller expected.
+
+    `actual` is None where there is no record, and UNKNOWN_VERSION where the store does not say.
+    """
 
     def __init__(self, path: str, expected: int | None, actual: int | None) -> None:
         found = "it does not exist" if actual is None else f"it is at version {actual}"
+        if actual == UNKNOWN_VERSION:
+            found = "it has changed"
         super().__init__(f"{path} was expected at version {expected}, but {found}")
         self.path = path
         self.expected = expected
@@ -37,7 +44,7 @@ class AlreadyExists(BadVersion):
         MetadataError.__init__(self, f"{path} exists already")
         self.path = path
         self.expected = -1
-        self.actual = None
+        self.actual = UNKNOWN_VERSION
 
 
 class NotFound(MetadataError):

@@ -121,7 +121,7 @@ class MetadataStore(Protocol):
     async def exists(self, path: str) -> bool: ...
 
     def watch(self, prefix: str, listener: Listener) -> Watch:
-        """Tell `listener` of changes of `prefix` and everything below it, in the order of the changes.
+        """Tell `listener` of changes of `prefix` and everything below it, in order for each path.
 
         `/a` covers `/a` and `/a/b`, not `/ab`. Changes that end before the watch has reached the store may
         go unseen: watch first, then read.

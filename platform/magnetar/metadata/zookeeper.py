@@ -1,0 +1,363 @@
+"""Metadata in ZooKeeper, for a cluster; kazoo speaks to it.
+
+kazoo answers in its own threads; every answer hops to the event loop once and is dealt with there. Reads are
+asked again after a lost connection until the time-out; writes never are, because a write whose answer is lost
+may have happened: the caller hears StoreUnavailable and has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient, KazooState
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
+
+from magnetar.environment.logs import get_logger
+from magnetar.metadata.errors import (
+    UNKNOWN_VERSION,
+    AlreadyExists,
+    BadVersion,
+    InvalidPath,
+    MetadataError,
+    NotEmpty,
+    NotFound,
+    SessionExpired,
+    StoreClosed,
+    StoreRefused,
+    StoreUnavailable,
+    ValueTooLarge,
+)
+from magnetar.metadata.paths import check_path, join
+from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
+    VALUE_BYTES_MAX,
+    Listener,
+    SessionListener,
+    SessionState,
+    Versioned,
+    Watch,
+)
+from magnetar.metadata.watches import SessionListeners
+from magnetar.metadata.zookeeper_watch import SubtreeWatch
+
+SESSION_TIMEOUT_S = 10.0
+
+_UNAVAILABLE = (
+    zk.ConnectionLoss,
+    zk.ConnectionClosedError,
+    zk.OperationTimeoutError,
+    zk.SessionMovedError,
+)
+_log = get_logger("magnetar.metadata")
+_T = TypeVar("_T")
+
+
+class ZooKeeperStore:
+    """One session with a ZooKeeper ensemble."""
+
+    def __init__(self, hosts: str, session_timeout_s: float) -> None:
+        """Use `open`."""
+        self._hosts = hosts
+        self._timeout_s = session_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+        )
+        self._connected = asyncio.Event()
+        self._was_connected = False
+        self._expired = False
+        self._closed = False
+        self._listeners = SessionListeners()
+        self._watches: set[SubtreeWatch] = set()
+        self._client.add_listener(self._from_kazoo)
+
+    @classmethod
+    async def open(cls, address: str) -> ZooKeeperStore:
+        """Connect.
+
+        Args:
+            address: `host:port,host:port/chroot?session_timeout_s=10`; a missing chroot is made.
+        Raises:
+            StoreUnavailable: no server answered within a session time-out.
+            StoreRefused: the address is malformed.
+        """
+        hosts, _, query = address.partition("?")
+        try:
+            timeout_s = float(parse_qs(query).get("session_timeout_s", [str(SESSION_TIMEOUT_S)])[0])
+            store = cls(hosts, timeout_s)
+        except ValueError as error:
+            raise StoreRefused(f"bad ZooKeeper address {address!r}: {error}") from error
+        store._client.start_async()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await store._connected.wait()
+                await store._made_chroot()
+        except BaseException as error:
+            await store.close()
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable(
+                    f"no ZooKeeper at {hosts} answered within {timeout_s:g} s; check that it runs"
+                ) from error
+            raise
+        return store
+
+    @property
+    def session_id(self) -> str:
+        client_id = self._client.client_id
+        return "" if client_id is None else _session_name(client_id[0])
+
+    async def get(self, path: str) -> Versioned | None:
+        check_path(path)
+        await self._watches_settled(path)
+        try:
+            value, stat = await self._read(lambda: self._client.get_async(path))
+        except zk.NoNodeError:
+            return None
+        owner = stat.ephemeralOwner
+        return Versioned(value, stat.version, _session_name(owner) if owner else "", stat.ctime, stat.mtime)
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        await self._watches_settled(path)
+        return await self._read(lambda: self._client.exists_async(path)) is not None
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        await self._watches_settled(path)
+        try:
+            return sorted(await self._read(lambda: self._client.get_children_async(path)))
+        except zk.NoNodeError:
+            return []
+
+    async def put(
+        self, path: str, value: bytes, *, expected_version: int | None = None, ephemeral: bool = False
+    ) -> int:
+        _check_record(path, value)
+        await self._watches_settled(path)
+        with _translated(path, expected_version):
+            if expected_version == MUST_NOT_EXIST:
+                return await self._create(path, value, ephemeral)
+            if expected_version is not None:
+                return await self._set(path, value, expected_version)
+            while True:
+                with contextlib.suppress(zk.NoNodeError):
+                    return await self._set(path, value, -1)
+                with contextlib.suppress(zk.NodeExistsError):
+                    return await self._create(path, value, ephemeral)
+
+    async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        _check_record(f"{prefix}0", value)
+        await self._watches_settled(prefix)
+        with _translated(prefix, None):
+            path = await self._ask(
+                self._client.create_async(prefix, value, ephemeral=ephemeral, sequence=True, makepath=True)
+            )
+        return str(path)
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        check_path(path)
+        if path == "/":
+            raise InvalidPath(path, "the root cannot be deleted")
+        await self._watches_settled(path)
+        version = -1 if expected_version is None else expected_version
+        with _translated(path, expected_version):
+            try:
+                await self._ask(self._client.delete_async(path, version=version))
+            except zk.NoNodeError:
+                raise NotFound(path) from None
+
+    async def delete_recursive(self, path: str) -> None:
+        for name in await self.children(path):
+            await self.delete_recursive(join(path, name))
+        if path == "/":
+            return
+        try:
+            await self.delete(path)
+        except NotFound:
+            return
+        except NotEmpty:  # Someone has added a child meanwhile.
+            await self.delete_recursive(path)
+
+    def watch(self, prefix: str, listener: Listener) -> Watch:
+        watch = SubtreeWatch(self, check_path(prefix), listener, self._watches.discard)
+        self._watches.add(watch)
+        watch.start()
+        return watch
+
+    def on_session(self, listener: SessionListener) -> Watch:
+        return self._listeners.add(listener)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._listeners.clear()
+        for watch in list(self._watches):
+            watch.cancel()
+        self._client.remove_listener(self._from_kazoo)
+        await asyncio.to_thread(self._stop_client)
+
+    # For `SubtreeWatch`: reads that leave a watch behind.
+
+    async def stat_and_watch(self, path: str, on_event: Callable[[], None]) -> ZnodeStat | None:
+        """Look at a node, and be called once when it is created, changed or deleted."""
+        watch = self._one_shot(on_event)
+        stat: ZnodeStat | None = await self._ask(self._client.exists_async(path, watch=watch))
+        return stat
+
+    async def children_and_watch(self, path: str, on_event: Callable[[], None]) -> list[str] | None:
+        """List the names below a node, and be called once when they change; None if it does not exist."""
+        try:
+            watch = self._one_shot(on_event)
+            names: list[str] = await self._ask(self._client.get_children_async(path, watch=watch))
+        except zk.NoNodeError:
+            return None
+        return names
+
+    def _one_shot(self, on_event: Callable[[], None]) -> Callable[[WatchedEvent], None]:
+        def from_kazoo(event: WatchedEvent) -> None:
+            # Events without a type say that the connection is gone: the whole subtree is read again then.
+            if event.type != "NONE":
+                self._to_loop(on_event)
+
+        return from_kazoo
+
+    # Asking.
+
+    async def _create(self, path: str, value: bytes, ephemeral: bool) -> int:
+        await self._ask(self._client.create_async(path, value, ephemeral=ephemeral, makepath=True))
+        return 0
+
+    async def _set(self, path: str, value: bytes, version: int) -> int:
+        stat = await self._ask(self._client.set_async(path, value, version=version))
+        return int(stat.version)
+
+    async def _read(self, ask: Callable[[], IAsyncResult]) -> Any:
+        """Ask something that may be asked twice."""
+        deadline = self._loop.time() + self._timeout_s
+        while True:
+            try:
+                return await self._ask(ask())
+            except StoreUnavailable:
+                if self._closed or self._loop.time() >= deadline:
+                    raise
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer") from None
+
+    async def _ask(self, result: IAsyncResult) -> Any:
+        """What kazoo answers, on the loop."""
+        if self._closed:
+            raise StoreClosed
+        future: asyncio.Future[Any] = self._loop.create_future()
+        result.rawlink(lambda done: self._to_loop(_resolve, future, done))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await future
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"ZooKeeper at {self._hosts} has not answered within {self._timeout_s:g} s; "
+                "the operation may still happen"
+            ) from None
+        except zk.SessionExpiredError as error:
+            raise SessionExpired("the ZooKeeper session has expired") from error
+        except _UNAVAILABLE as error:
+            raise StoreUnavailable(
+                f"the connection to ZooKeeper at {self._hosts} was lost ({type(error).__name__}); "
+                "the operation may have happened"
+            ) from error
+
+    async def _watches_settled(self, path: str) -> None:
+        """Whoever watches first, and reads or writes then, must not miss a change after that."""
+        waiting = [
+            watch.settled for watch in self._watches if watch.covers(path) and not watch.settled.done()
+        ]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self._timeout_s)
+
+    async def _made_chroot(self) -> None:
+        if self._client.chroot:
+            await self._ask(self._client.ensure_path_async("/"))
+
+    # From kazoo's threads.
+
+    def _from_kazoo(self, state: str) -> None:
+        self._to_loop(self._on_state, state)
+
+    def _to_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop has been closed before us: no one listens.
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _on_state(self, state: str) -> None:
+        if self._closed:
+            return
+        if state == KazooState.SUSPENDED:
+            self._connected.clear()
+            self._tell(SessionState.LOST_CONNECTION)
+        elif state == KazooState.LOST:
+            self._connected.clear()
+            self._expired = True
+            self._tell(SessionState.EXPIRED)
+        else:
+            self._connected.set()
+            again = self._was_connected and not self._expired
+            self._was_connected, self._expired = True, False
+            self._tell(SessionState.REESTABLISHED if again else SessionState.CONNECTED)
+            for watch in list(self._watches):
+                watch.look_everywhere()
+
+    def _tell(self, state: SessionState) -> None:
+        _log.info("session.changed", state=state.value, session=self.session_id)
+        self._listeners.tell(state)
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+def _resolve(future: asyncio.Future[Any], done: IAsyncResult) -> None:
+    if future.done():
+        return  # The caller has given up.
+    if done.exception is not None:
+        future.set_exception(done.exception)
+    else:
+        future.set_result(done.value)
+
+
+def _session_name(client_id: int) -> str:
+    return f"{client_id & 0xFFFFFFFFFFFFFFFF:x}"
+
+
+def _check_record(path: str, value: bytes) -> None:
+    check_path(path)
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueTooLarge(path, len(value), VALUE_BYTES_MAX)
+
+
+@contextlib.contextmanager
+def _translated(path: str, expected_version: int | None) -> Iterator[None]:
+    """ZooKeeper's errors in this room's words."""
+    try:
+        yield
+    except zk.NodeExistsError:
+        raise AlreadyExists(path) from None
+    except zk.BadVersionError:
+        raise BadVersion(path, expected_version, UNKNOWN_VERSION) from None
+    except zk.NoNodeError:
+        raise BadVersion(path, expected_version, None) from None
+    except zk.NotEmptyError:
+        raise NotEmpty(path) from None
+    except zk.NoChildrenForEphemeralsError:
+        raise InvalidPath(path, "its parent is ephemeral and cannot have children") from None
+    except zk.KazooException as error:
+        raise MetadataError(f"{path}: ZooKeeper refused ({type(error).__name__} {error})") from error

@@ -1,0 +1,30 @@
+"""Fixtures that tests of several rooms share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from magnetar.testing.zookeeper import ZooKeeperServer
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real ZooKeeper for the whole run. Do not stop it: a test that wants to makes its own."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fresh_zookeeper_url(zookeeper_server: ZooKeeperServer) -> Callable[[], str]:
+    """Makes metadata URLs, each with an empty chroot of its own on the shared server."""
+    numbers = itertools.count()
+    return lambda: f"zk:{zookeeper_server.address}/test-{next(numbers)}"
+
+
+@pytest.fixture
+def zookeeper_url(fresh_zookeeper_url: Callable[[], str]) -> str:
+    """One such URL."""
+    return fresh_zookeeper_url()
