@@ -1,0 +1,137 @@
+"""The ledger client: create, open, recover and delete ledgers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from magnetar.environment.clock import Clock
+from magnetar.environment.logs import get_logger
+from magnetar.ledger.errors import MetadataUnavailable
+from magnetar.ledger.metadata import LedgerMetadata, Segment
+from magnetar.ledger.owned_tasks import OwnedTasks
+from magnetar.ledger.placement import Placement
+from magnetar.ledger.reader import LedgerReader, read_last_confirmed
+from magnetar.ledger.recover import recover as recover_ledger
+from magnetar.ledger.registry import LedgerRegistry
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.surroundings import Surroundings
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.metadata.counters import IdAllocator
+from magnetar.metadata.errors import StoreClosed, StoreUnavailable
+from magnetar.metadata.store import MetadataStore
+from magnetar.protocol.bookie import BookieProvider, master_key
+
+log = get_logger("magnetar.ledger")
+
+NO_CUSTOM: Mapping[str, bytes] = {}
+
+
+class LedgerClient:
+    """Opens ledgers. One for a process; all its ledgers belong to its event loop."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookies: BookieProvider,
+        *,
+        clock: Clock,
+        random: random.Random,
+        settings: LedgerClientSettings | None = None,
+        placement: Placement | None = None,
+    ) -> None:
+        settings = settings or LedgerClientSettings()
+        self._ids = IdAllocator(metadata)
+        self._surroundings = Surroundings(
+            registry=LedgerRegistry(metadata, clock, random, settings),
+            bookies=bookies,
+            placement=placement or Placement(random, quarantine_s=settings.quarantine_s),
+            clock=clock,
+            dice=random,
+            settings=settings,
+            tasks=OwnedTasks(log),
+            master_key=master_key(),
+        )
+
+    async def create(
+        self,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        custom_metadata: Mapping[str, bytes] = NO_CUSTOM,
+        above: int = -1,
+    ) -> LedgerWriter:
+        """A new ledger, with an id greater than `above`. No entry is sent before its metadata are stored.
+
+        Raises:
+            NotEnoughBookies, MetadataUnavailable
+        """
+        if not 1 <= ack_quorum <= write_quorum <= ensemble_size:
+            raise ValueError(
+                f"ensemble {ensemble_size}, write quorum {write_quorum}, ack quorum {ack_quorum}:"
+                " expected ensemble >= write quorum >= ack quorum >= 1"
+            )
+        surroundings = self._surroundings
+        while True:
+            writable = await surroundings.bookies.writable()
+            ensemble = surroundings.placement.new_ensemble(
+                writable, ensemble_size, write_quorum, surroundings.clock.monotonic()
+            )
+            metadata = LedgerMetadata(
+                ledger_id=await self._allocate_id(above),
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                segments=(Segment(0, ensemble),),
+                token=f"{surroundings.dice.getrandbits(128):032x}",
+                created_ms=surroundings.clock.time_ms(),
+                custom=dict(custom_metadata),
+            )
+            if await surroundings.registry.create(metadata):
+                return LedgerWriter(metadata, surroundings)
+            log.warning("ledger.id_taken", ledger_id=metadata.ledger_id)
+
+    async def _allocate_id(self, above: int) -> int:
+        """Ids are given out to processes in blocks: an id that is new may still be lower than an old one."""
+        try:
+            while True:
+                ledger_id = await self._ids.allocate()
+                if ledger_id > above:
+                    return ledger_id
+        except (StoreUnavailable, StoreClosed) as error:
+            raise MetadataUnavailable("allocating a ledger id", str(error)) from error
+
+    async def open(self, ledger_id: int, *, recover: bool) -> LedgerReader:
+        """Open a ledger for reading.
+
+        With `recover`, one that is not closed is taken from its writer: fenced, its tail replayed, closed.
+        Without, it is read up to what its bookies know to be confirmed now.
+
+        Raises:
+            NoSuchLedger, RecoveryFailed, MetadataCorrupt, MetadataUnavailable
+        """
+        surroundings = self._surroundings
+        metadata = await surroundings.registry.read(ledger_id)
+        if metadata.closed:
+            return LedgerReader(metadata, surroundings)
+        if recover:
+            metadata = await surroundings.tasks.shielded(recover_ledger(ledger_id, surroundings))
+            return LedgerReader(metadata, surroundings)
+        last_confirmed = await read_last_confirmed(metadata, surroundings)
+        return LedgerReader(metadata, surroundings, last_confirmed=last_confirmed)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger, if there is one. Its bookies drop its entries when they next collect garbage."""
+        await self._surroundings.tasks.shielded(self._surroundings.registry.delete(ledger_id))
+
+    async def metadata_of(self, ledger_id: int) -> LedgerMetadata:
+        return await self._surroundings.registry.read(ledger_id)
+
+    async def list(self) -> list[int]:
+        """All ledgers there are."""
+        return await self._surroundings.registry.list()
+
+    async def close(self) -> None:
+        """Wait for what is under way. The bookies' connections belong to their provider."""
+        await self._surroundings.tasks.drain()

@@ -1,0 +1,164 @@
+"""Carrying out a recovery: the shell around `recovery.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from magnetar.environment.crash import crash_point
+from magnetar.environment.logs import get_logger
+from magnetar.ledger.errors import RecoveryFailed
+from magnetar.ledger.metadata import LedgerMetadata, LedgerState
+from magnetar.ledger.recovery import (
+    CloseLedger,
+    FenceAndReadLac,
+    GiveUp,
+    LedgerRecovery,
+    ReadReplica,
+    ReplaceBookies,
+    Request,
+    StoredCopy,
+    WriteBack,
+)
+from magnetar.ledger.surroundings import Surroundings
+from magnetar.ledger.write_pipeline import PendingAdd
+from magnetar.protocol.bookie import AddFlags, BookieStatus
+from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
+
+log = get_logger("magnetar.ledger")
+
+
+async def recover(ledger_id: int, surroundings: Surroundings) -> LedgerMetadata:
+    """Bring a ledger to its end, whoever wrote it, and return its metadata, closed.
+
+    Raises:
+        RecoveryFailed: too little is known now; the ledger stays in recovery.
+        NoSuchLedger, MetadataUnavailable
+    """
+    metadata = await surroundings.registry.update(ledger_id, _begin)
+    if metadata.closed:
+        return metadata
+    crash_point("ledger.in_recovery")
+    run = _Run(metadata, surroundings)
+    end = await run.finished()
+    crash_point("ledger.before_close")
+    metadata = await surroundings.registry.update(ledger_id, partial(_close, end=end))
+    log.info(
+        "ledger.recovered",
+        ledger_id=ledger_id,
+        last_entry=metadata.last_entry,
+        written_back=run.recovery.recovered,
+    )
+    return metadata
+
+
+def _begin(metadata: LedgerMetadata) -> LedgerMetadata | None:
+    return metadata.with_state(LedgerState.IN_RECOVERY) if metadata.state is LedgerState.OPEN else None
+
+
+def _close(metadata: LedgerMetadata, *, end: CloseLedger) -> LedgerMetadata | None:
+    if metadata.closed:
+        return None  # Its writer or another recovery was first: what they say holds.
+    for segment in end.added:
+        metadata = metadata.with_ensemble(segment.first_entry, segment.ensemble)
+    return metadata.closed_at(end.last_entry, end.length)
+
+
+class _Run:
+    """One recovery's requests under way. They go on if the caller is cancelled: a fence is never taken back."""
+
+    def __init__(self, metadata: LedgerMetadata, surroundings: Surroundings) -> None:
+        self.recovery = LedgerRecovery(metadata, window=surroundings.settings.recovery_window)
+        self._ledger_id = metadata.ledger_id
+        self._surroundings = surroundings
+        self._end: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
+
+    async def finished(self) -> CloseLedger:
+        self._carry_out(self.recovery.start())
+        return await self._end
+
+    def _carry_out(self, requests: list[Request]) -> None:
+        for request in requests:
+            match request:
+                case ReadReplica():
+                    self._spawn(self._read(request))
+                case WriteBack(add, slot, bookie):
+                    self._surroundings.bookies.connection(bookie).add_entry(
+                        self._ledger_id,
+                        add.entry_id,
+                        add.parts,
+                        AddFlags.RECOVERY | AddFlags.HIGH_PRIORITY,
+                        self._surroundings.master_key,
+                        partial(self._written, add, slot, bookie),
+                    )
+                case FenceAndReadLac():
+                    self._spawn(self._fence(request))
+                case ReplaceBookies():
+                    self._spawn(self._replace(request))
+                case CloseLedger():
+                    if not self._end.done():
+                        self._end.set_result(request)
+                case GiveUp(reason):
+                    self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        if not self._end.done():
+            self._end.set_exception(RecoveryFailed(self._ledger_id, reason))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._fail(f"{type(error).__name__}: {error}")
+                raise
+
+        self._surroundings.tasks.spawn(guarded())
+
+    async def _fence(self, request: FenceAndReadLac) -> None:
+        connection = self._surroundings.bookies.connection(request.bookie)
+        answer = await connection.read_lac(
+            self._ledger_id, fence=True, master_key=self._surroundings.master_key
+        )
+        status, lac = answer.status, answer.lac
+        if status is BookieStatus.OK and answer.entry:
+            try:
+                lac = max(lac, decode_entry(answer.entry, expect_ledger=self._ledger_id).lac)
+            except EntryCorrupt as error:
+                self._corrupt(request.bookie, error)
+                status = BookieStatus.UNKNOWN
+        self._carry_out(self.recovery.fenced(request.slot, status, lac))
+
+    async def _read(self, request: ReadReplica) -> None:
+        connection = self._surroundings.bookies.connection(request.bookie)
+        answer = await connection.read_entry(
+            self._ledger_id, request.entry_id, fence=True, master_key=self._surroundings.master_key
+        )
+        status, copy = answer.status, None
+        if status is BookieStatus.OK:
+            try:
+                entry = decode_entry(
+                    answer.entry, expect_ledger=self._ledger_id, expect_entry=request.entry_id
+                )
+                copy = StoredCopy(answer.entry, entry.length, len(entry.payload))
+            except EntryCorrupt as error:
+                self._corrupt(request.bookie, error)
+                status = BookieStatus.UNKNOWN
+        self._carry_out(self.recovery.read(request.entry_id, request.slot, status, copy))
+
+    def _written(self, add: PendingAdd[None], slot: int, bookie: str, status: BookieStatus) -> None:
+        self._carry_out(self.recovery.written(add, slot, bookie, status))
+
+    async def _replace(self, request: ReplaceBookies) -> None:
+        surroundings = self._surroundings
+        now = surroundings.clock.monotonic()
+        for slot in request.failed:
+            surroundings.placement.suspect(request.ensemble[slot], now)
+        writable = await surroundings.bookies.writable()
+        replacements = surroundings.placement.replacements(writable, request.ensemble, request.failed, now)
+        self._carry_out(self.recovery.replaced(request, replacements))
+
+    def _corrupt(self, bookie: str, error: EntryCorrupt) -> None:
+        log.warning("replica.corrupt", bookie=bookie, ledger_id=self._ledger_id, reason=str(error))

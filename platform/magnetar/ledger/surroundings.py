@@ -1,0 +1,25 @@
+"""What every open ledger shares with the client it was opened by."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from magnetar.environment.clock import Clock
+from magnetar.ledger.owned_tasks import OwnedTasks
+from magnetar.ledger.placement import Placement
+from magnetar.ledger.registry import LedgerRegistry
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.protocol.bookie import BookieProvider
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    registry: LedgerRegistry
+    bookies: BookieProvider
+    placement: Placement
+    clock: Clock
+    dice: random.Random
+    settings: LedgerClientSettings
+    tasks: OwnedTasks
+    master_key: bytes
