@@ -45,5 +45,9 @@ class PublishRefused(FunctionsError):
     """`context.publish` in a function whose results are to be effectively once."""
 
 
+class StateUnavailable(FunctionsError):
+    """State was asked for. Refused, because Apache's way of dropping it silently helps nobody."""
+
+
 class EntryMalformed(FunctionsError):
     """A batch whose bytes disagree with their own lengths."""

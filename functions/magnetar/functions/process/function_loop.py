@@ -1,0 +1,250 @@
+"""Runs a function: entries in, user code called for each message in order, batches of results out."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from bisect import bisect
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar.functions.errors import EntryMalformed, SerDeFailed
+from magnetar.functions.process.channel import Channel
+from magnetar.functions.process.codecs import Decode, Encode, input_decoder, output_encoder
+from magnetar.functions.process.current_message import CurrentMessage
+from magnetar.functions.process.heart import Heart
+from magnetar.functions.process.job import Job
+from magnetar.functions.process.loading import Process
+from magnetar.functions.process.log_capture import TopicHandler
+from magnetar.functions.process.members import (
+    INPUT_TOPIC_PROPERTY,
+    forwarded_fields,
+    join_members,
+    key_of,
+    property_field,
+    sequence_fields,
+    source_fields,
+    split_batch,
+)
+from magnetar.functions.process.metrics import UserMetrics
+from magnetar.functions.process.routing import partition_of
+from magnetar.functions.process.user_context import FunctionContext
+from magnetar.functions.process.wire import (
+    Entry,
+    Failure,
+    OutputGroup,
+    Result,
+    ResultFlag,
+    ToProcess,
+    read_entry,
+    result_frame,
+)
+
+MESSAGE_BYTES_MAX = 5 * 1024 * 1024 - 64 * 1024
+"""Pulsar's limit of 5 MiB for a message, less room for its metadata."""
+BATCH_BYTES_MAX = 1024 * 1024
+TRACEBACK_CHARS_MAX = 8 * 1024
+_OWN_FRAMES = __name__.rpartition(".")[0]
+
+
+class FunctionLoop:
+    """The engine. `run_entry` is what `run` does for each entry, and needs no channel's other end."""
+
+    def __init__(
+        self, job: Job, process: Process, channel: Channel, topic_log: TopicHandler | None = None
+    ) -> None:
+        self._job = job
+        self._process = process
+        self._channel = channel
+        self._topic_log = topic_log
+        self._metrics = UserMetrics()
+        self._message = CurrentMessage()
+        self._context = FunctionContext(job, channel, self._message, self._metrics)
+        self._encode: Encode = output_encoder(job.output_codec)
+        self._decoders: dict[int, Decode] = {}
+        self._topics: dict[int, str] = {}
+        self._topic_fields: dict[int, bytes] = {}
+        self._stopped: dict[int, int] = {}
+        """Input → the generation that a failure put an end to."""
+        self._heart = Heart(channel, job.beat_every_s)
+
+    def run(self) -> None:
+        """Work until told to close. Raises HostGone."""
+        channel = self._channel
+        while True:
+            kind, body = channel.receive()
+            if kind == ToProcess.ENTRY:
+                entry = read_entry(body)
+                channel.send(result_frame(self.run_entry(entry)))
+                self._metrics.report(channel, at_once=not channel.waiting())
+                if self._topic_log is not None and not channel.waiting():
+                    self._topic_log.flush()
+            elif kind == ToProcess.TOPIC:
+                self.add_topic(**json.loads(body))
+            elif kind == ToProcess.ANSWER:
+                self._context.published(json.loads(body))
+            elif kind == ToProcess.CLOSE:
+                self._metrics.report(channel, at_once=True)
+                if self._topic_log is not None:
+                    self._topic_log.flush()
+                return
+
+    def add_topic(self, number: int, name: str, configured: str) -> None:
+        """`name` is what entries call `number` from now on; `configured` is the input it came from."""
+        self._topics[number] = name
+        self._topic_fields[number] = property_field(INPUT_TOPIC_PROPERTY, name.encode())
+        self._decoders[number] = input_decoder(self._job.input_codecs.get(configured, {}))
+
+    def run_entry(self, entry: Entry) -> Result:
+        """Call user code for the messages of one entry."""
+        stopped = self._stopped.get(entry.topic)
+        if stopped is not None and entry.generation <= stopped:
+            return Result(entry.serial, entry.generation, ResultFlag.STALE, 0, 0, [], [])
+        ordinals: Sequence[int] = entry.ordinals or range(entry.count)
+        began = time.perf_counter_ns()
+        try:
+            payloads, metadata = split_batch(bytes(entry.payload), entry.count)
+        except EntryMalformed as error:
+            failures = [Failure(ordinal, str(error), rejected=True) for ordinal in ordinals]
+            return Result(entry.serial, entry.generation, ResultFlag.NONE, entry.count, 0, [], failures)
+        self._message.begin(entry, self._topics[entry.topic], metadata)
+        results: list[bytes | None] = []
+        failures = []
+        self._heart.begin(entry.serial, results)
+        self._call(ordinals, payloads, self._decoders[entry.topic], results, failures)
+        self._heart.end()
+        elapsed = time.perf_counter_ns() - began
+        ran_through = entry.count
+        if failures and self._stops:
+            self._stopped[entry.topic] = entry.generation
+            ran_through = failures[-1].ordinal + 1
+        groups = self._groups(entry, ordinals, metadata, results, failures)
+        return Result(entry.serial, entry.generation, ResultFlag.NONE, ran_through, elapsed, groups, failures)
+
+    @property
+    def _stops(self) -> bool:
+        return self._job.ordered and not self._job.failures_are_final
+
+    def _call(
+        self,
+        ordinals: Sequence[int],
+        payloads: list[bytes],
+        decode: Decode,
+        results: list[bytes | None],
+        failures: list[Failure],
+    ) -> None:
+        """The loop that runs once for every message: one result for each, None for none."""
+        process, encode, context, message, append = (
+            self._process,
+            self._encode,
+            self._context,
+            self._message,
+            results.append,
+        )
+        position, end = 0, len(ordinals)
+        while True:
+            try:
+                for position in range(position, end):  # noqa: B020  (goes on after what failed)
+                    ordinal = ordinals[position]
+                    message.ordinal = ordinal
+                    value = process(decode(payloads[ordinal]), context)
+                    append(value if value is None else checked(encode(value)))
+                return
+            except (Exception, SystemExit) as error:  # sys.exit() in a function is a failure of its message.
+                failures.append(describe(ordinals[position], error))
+                append(None)
+                position += 1
+                if self._stops:
+                    return
+
+    def _groups(
+        self,
+        entry: Entry,
+        ordinals: Sequence[int],
+        metadata: list[bytes],
+        results: list[bytes | None],
+        failures: list[Failure],
+    ) -> list[OutputGroup]:
+        if not self._job.output:
+            return []
+        chosen = [o for o, result in zip(ordinals, results, strict=False) if result is not None]
+        payloads = [result for result in results if result is not None]
+        if not chosen:
+            return []
+        heads = self._heads(entry, chosen, metadata)
+        if not self._job.output_partitions and not failures and sum(map(len, payloads)) <= BATCH_BYTES_MAX:
+            return [OutputGroup(entry.route, chosen, join_members(payloads, heads))]
+        return self._split_groups(entry, chosen, metadata, payloads, heads, [f.ordinal for f in failures])
+
+    def _heads(self, entry: Entry, chosen: list[int], metadata: list[bytes]) -> list[bytes]:
+        """The metadata of each result: where it came from, what is forwarded, its sequence id."""
+        sources = source_fields(
+            self._topic_fields[entry.topic], entry.ledger_id, entry.entry_id, entry.partition, entry.count
+        )
+        heads = [sources[ordinal] for ordinal in chosen]
+        if self._job.forward_properties:
+            heads = [head + forwarded_fields(metadata[o]) for head, o in zip(heads, chosen, strict=True)]
+        if self._job.sequenced:
+            sequences = sequence_fields(entry.first_index, entry.count)
+            heads = [head + sequences[o] for head, o in zip(heads, chosen, strict=True)]
+        return heads
+
+    def _split_groups(
+        self,
+        entry: Entry,
+        chosen: list[int],
+        metadata: list[bytes],
+        payloads: list[bytes],
+        heads: list[bytes],
+        failed: list[int],
+    ) -> list[OutputGroup]:
+        """Groups by partition, by size, and where order counts by the failures between them."""
+        partitions = self._job.output_partitions
+        open_groups: dict[tuple[int, int], list[int]] = {}
+        sizes: dict[tuple[int, int], int] = {}
+        finished: list[tuple[int, int, list[int]]] = []
+        for position, ordinal in enumerate(chosen):
+            route = entry.route
+            if partitions and self._job.forward_properties:
+                key = key_of(metadata[ordinal])
+                route = entry.route if key is None else partition_of(key, partitions)
+            slot = (bisect(failed, ordinal) if self._job.ordered else 0, route)
+            size = len(payloads[position]) + len(heads[position])
+            if slot in open_groups and sizes[slot] + size > BATCH_BYTES_MAX:
+                finished.append((*slot, open_groups.pop(slot)))
+                sizes[slot] = 0
+            open_groups.setdefault(slot, []).append(position)
+            sizes[slot] = sizes.get(slot, 0) + size
+        finished += [(*slot, positions) for slot, positions in open_groups.items()]
+        finished.sort(key=lambda group: (group[0], group[2][0]))
+        return [
+            OutputGroup(
+                route,
+                [chosen[p] for p in positions],
+                join_members([payloads[p] for p in positions], [heads[p] for p in positions]),
+                after_failures,
+            )
+            for after_failures, route, positions in finished
+        ]
+
+
+def checked(payload: Any) -> bytes:
+    """A result fit to be sent."""
+    if not isinstance(payload, bytes):
+        raise SerDeFailed(
+            f"the output's SerDe or schema made {type(payload).__name__} of the result, not bytes"
+        )
+    if len(payload) > MESSAGE_BYTES_MAX:
+        raise SerDeFailed(f"a result of {len(payload)} bytes; a message has {MESSAGE_BYTES_MAX} at most")
+    return payload
+
+
+def describe(ordinal: int, error: BaseException, *, rejected: bool = False) -> Failure:
+    """A failure as it is shown and sent: the exception in a line, and the end of its traceback."""
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OWN_FRAMES):
+        trace = trace.tb_next  # What is left is user code's part of it.
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return Failure(ordinal, summary[:TRACEBACK_CHARS_MAX], text[-TRACEBACK_CHARS_MAX:], rejected)

@@ -1,0 +1,1 @@
+"""The official SDK's modules, by their names there."""
