@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
@@ -21,6 +20,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 EXIT_DISK_FAILED = 70  # EX_SOFTWARE: supervisors restart, and the restart replays what is truly on disk.
 
+_log = get_logger("magnetar.environment")
 _VECTORS_MAX = 1024  # Linux IOV_MAX.
 _ZEROS = memoryview(bytes(1 << 20))
 
@@ -247,10 +247,8 @@ def fail_stop(error: BaseException) -> NoReturn:
 
     Anything politer (an exception that travels, a drain) could still acknowledge what the disk has lost.
     """
-    get_logger("magnetar.environment").error(
-        "process.failed_stop", error=str(error), exit_code=EXIT_DISK_FAILED
-    )
-    sys.stderr.flush()
+    _log.error("process.failed_stop", error=str(error), exit_code=EXIT_DISK_FAILED)
+    os.write(2, f"magnetar: stopped at once: {error}\n".encode())
     os._exit(EXIT_DISK_FAILED)
 
 
