@@ -1,0 +1,73 @@
+"""The topics of a namespace, once or for as long as a client watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.topic_lists import Mode, TopicPattern, topics_hash
+from magnetar.naming import NamespaceName
+from magnetar.protocol import commands
+from magnetar.protocol.pulsar_pb2 import (
+    CommandGetTopicsOfNamespace,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.connection import Connection
+
+_MODES: Final[dict[int, Mode]] = {
+    CommandGetTopicsOfNamespace.PERSISTENT: "PERSISTENT",
+    CommandGetTopicsOfNamespace.NON_PERSISTENT: "NON_PERSISTENT",
+    CommandGetTopicsOfNamespace.ALL: "ALL",
+}
+
+
+async def topics_of_namespace(connection: Connection, command: CommandGetTopicsOfNamespace) -> None:
+    """List topics; those of a pattern, where it is short enough to be evaluated here."""
+    namespace = NamespaceName.parse(command.namespace)
+    topics = await connection.broker.topic_lists.topics(namespace, _MODES[command.mode])
+    filtered = False
+    if command.topics_pattern and len(command.topics_pattern) <= connection.settings.pattern_length_max:
+        topics = TopicPattern(command.topics_pattern).matching(topics)
+        filtered = True
+    digest = topics_hash(topics)
+    changed = digest != command.topics_hash
+    connection.send(
+        commands.topics_of_namespace(
+            command.request_id,
+            topics if changed else (),
+            topics_hash=digest,
+            filtered=filtered,
+            changed=changed,
+        )
+    )
+
+
+async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
+    """Tell which topics match, and from now on what changes."""
+    before = connection.watchers.pop(command.watcher_id, None)
+    if before is not None:
+        before.cancel()
+    watcher = await connection.broker.topic_lists.watch(
+        NamespaceName.parse(command.namespace),
+        command.topics_pattern,
+        lambda new, deleted, digest: connection.send(
+            commands.watch_topic_update(command.watcher_id, new, deleted, digest)
+        ),
+    )
+    if not connection.open:
+        watcher.cancel()
+        return
+    connection.watchers[command.watcher_id] = watcher
+    digest = topics_hash(watcher.topics)
+    topics = () if digest == command.topics_hash else watcher.topics
+    connection.send(commands.watch_topic_list_success(command.request_id, command.watcher_id, topics, digest))
+    watcher.begin()
+
+
+def close_watcher(connection: Connection, command: CommandWatchTopicListClose, _: memoryview | None) -> None:
+    watcher = connection.watchers.pop(command.watcher_id, None)
+    if watcher is not None:
+        watcher.cancel()
+    connection.send(commands.success(command.request_id))

@@ -1,0 +1,1 @@
+"""How a namespace is divided among brokers. Pure. Start with `bundles.py`."""

@@ -1,0 +1,67 @@
+"""How a broker behaves, where neither namespace nor topic says otherwise."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class BrokerSettings(BaseModel):
+    """Limits, intervals and time-outs of one broker. Defaults are Pulsar's unless a line says why not."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    cluster: str = "standalone"
+    """The cluster this broker belongs to; also the first part of generated producer names."""
+    broker_id: str = ""
+    """What this broker calls itself in ownership records. Empty: its web address, as in Pulsar."""
+    advertised_host: str = ""
+    """The host name clients are sent to. Empty: the one the broker listens on."""
+
+    max_message_bytes: int = Field(default=5 * 1024 * 1024, ge=1024)
+    """Largest metadata and payload of one entry. Frames may be 10 KiB larger."""
+    keep_alive_interval_s: float = Field(default=30.0, gt=0)
+    """A connection that says nothing for this long is pinged, and closed if it stays silent as long again."""
+    liveness_check_timeout_s: float = Field(default=5.0, gt=0)
+    """How long the holder of a name may take to answer a ping before the name passes to a newcomer."""
+    max_pending_publishes_per_connection: int = Field(default=1000, ge=1)
+    """A connection with more publishes than this not yet stored is not read from until half are done."""
+    max_pending_publish_bytes: int = Field(default=128 * 1024 * 1024, ge=1024 * 1024)
+    """The same for the bytes of all connections together: the broker's memory for messages on their way."""
+    write_buffer_bytes: int = Field(default=1024 * 1024, ge=4096)
+    """A connection with more bytes than this unsent gets no more messages, and is not read from."""
+    max_connections: int = Field(default=0, ge=0)
+    """Connections at one time. 0: no limit."""
+
+    dispatch_entries: int = Field(default=100, ge=1)
+    """Most entries read for a subscription at once."""
+    dispatch_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    """Most bytes read for a subscription at once."""
+    replay_look_ahead: int = Field(default=2000, ge=1)
+    """Key-shared: how many held back entries a subscription may have before it stops reading on."""
+    failover_delay_s: float = Field(default=1.0, ge=0)
+    """Failover: how long a new active consumer waits for the acknowledgements of one that is still there."""
+    batch_index_acknowledgement: bool = True
+    """Whether single members of a batch can be acknowledged."""
+    expose_entry_metadata: bool = False
+    """Whether official clients that can read it get the broker's timestamp and index with each entry."""
+
+    deduplication_snapshot_entries: int = Field(default=1000, ge=1)
+    """Deduplication: entries after which producers' sequence ids are saved."""
+    deduplication_snapshot_interval_s: float = Field(default=120.0, gt=0)
+    """Deduplication: seconds after which they are saved if anything was published."""
+    deduplication_max_producers: int = Field(default=10_000, ge=1)
+    """Deduplication: how many producers' sequence ids are kept; the longest idle are forgotten first."""
+    deduplication_inactivity_s: float = Field(default=360 * 60.0, gt=0)
+    """Deduplication: how long a producer that is gone is remembered."""
+
+    topic_load_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a request waits for its topic to load."""
+    metadata_bytes_max: int = Field(default=1024, ge=0)
+    """Largest properties of a consumer, keys and values together."""
+    pattern_length_max: int = Field(default=50, ge=1)
+    """Longest topic pattern the broker evaluates; clients filter by longer ones themselves."""
+    schema_bytes_max: int = Field(default=1024 * 1024, ge=1024)
+    """Largest schema definition."""
+    housekeeping_interval_s: float = Field(default=5.0, gt=0)
+    """How often rates are computed, policies looked at again and snapshots considered.
+    Pulsar's rates are a minute old; these are fresher because one tick over all topics is cheap."""

@@ -1,0 +1,421 @@
+"""A subscription of a persistent topic: a cursor, its consumers, and the reading between them.
+
+The dispatcher decides, this does the waiting. One task reads for a subscription, and lives only while
+there is something to read for somebody: appends, permits, acknowledgements and redeliveries wake it, once
+for a whole batch of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.broker import stats
+from magnetar.broker.acknowledgements import Acknowledgements
+from magnetar.broker.dispatch.dispatcher import Dispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.errors import (
+    ConsumerBusy,
+    InvalidPosition,
+    MessageNotFound,
+    MetadataFailed,
+)
+from magnetar.broker.filters import FilterChain
+from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
+from magnetar.environment.logs import get_logger
+from magnetar.managed_ledger import LATEST, Position
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.protocol import commands
+
+if TYPE_CHECKING:
+    from magnetar.broker.consumer import Consumer
+    from magnetar.broker.persistent_topic import PersistentTopic
+    from magnetar.managed_ledger import Cursor, Entry
+    from magnetar.protocol.pulsar_pb2 import CommandAck
+
+log = get_logger("magnetar.broker")
+
+_RETRY_READ_S = 0.5
+
+
+class Subscription(SubscriptionBase):
+    """One subscription of a persistent topic."""
+
+    topic: PersistentTopic
+
+    def __init__(
+        self,
+        topic: PersistentTopic,
+        name: str,
+        cursor: Cursor,
+        *,
+        durable: bool,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(topic, name, durable=durable, properties=properties)
+        self.cursor = cursor
+        self.acknowledgements = Acknowledgements(self, cursor)
+        self.last_mark_delete_ms = 0
+        self._seen_mark_delete = cursor.mark_delete
+        self._filters = FilterChain()
+        self._reading: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._generation = 0
+        """Counts what moves the cursor under a read in flight, whose result is then of no use."""
+        self._resetting: asyncio.Future[None] | None = None
+        self._messages_per_entry = 1.0
+
+    # Positions.
+
+    @property
+    def last_position(self) -> Position:
+        """Of the topic's last entry."""
+        return self.topic.ledger.last_confirmed
+
+    @property
+    def resetting(self) -> bool:
+        """Whether the cursor is being moved, and consumers come back when it stands."""
+        return self._resetting is not None
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything is acknowledged."""
+        return self.cursor.backlog == 0
+
+    # Reading and sending.
+
+    def _new_dispatcher(self, kind: Join) -> Dispatcher:
+        self._filters = FilterChain(keyed=kind.type is SubscriptionType.KEY_SHARED)
+        return super()._new_dispatcher(kind)
+
+    def restart(self) -> None:
+        self._generation += 1
+        if self.dispatcher is not None and not self.dispatcher.individual:
+            self.dispatcher.clear()
+        self.cursor.rewind()
+
+    def wake(self) -> None:
+        if self.closed or self._resetting is not None:
+            return
+        self._send_ready()
+        if self._reading is None and self._retry is None and self._wanted():
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    def _wanted(self) -> bool:
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return False
+        if isinstance(dispatcher, SharedDispatcher) and dispatcher.replay_count:
+            return True
+        return dispatcher.room() > 0 and self.cursor.has_more()
+
+    async def _read(self) -> None:
+        """Read for as long as somebody has room and there is something for them."""
+        try:
+            more = True
+            while more and not self.closed and self._resetting is None:
+                more = await self._read_once()
+                await asyncio.sleep(0)  # Others have a turn, however much there is to read.
+        except Exception as error:
+            log.warning(
+                "subscription.read_failed",
+                topic=str(self.topic.name),
+                subscription=self.name,
+                reason=str(error),
+            )
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_READ_S, self._read_again)
+        finally:
+            self._reading = None
+
+    def _read_again(self) -> None:
+        self._retry = None
+        self.wake()
+
+    async def _read_once(self) -> bool:
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return False
+        settings = self.topic.settings
+        positions = dispatcher.replays(settings.dispatch_entries)
+        if positions:
+            await self._replay(dispatcher, positions)
+            return True
+        room = dispatcher.room()
+        if room <= 0 or not self.cursor.has_more():
+            return False
+        generation = self._generation
+        wanted = min(settings.dispatch_entries, max(1, round(room / self._messages_per_entry)))
+        entries = await self.cursor.read(wanted, settings.dispatch_bytes)
+        if generation != self._generation or dispatcher is not self.dispatcher:
+            self.cursor.rewind()  # The read may have moved it on from where it was put meanwhile.
+            return True
+        if not entries:
+            return False
+        self._offer(dispatcher, entries, replayed=False)
+        return True
+
+    async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
+        generation = self._generation
+        try:
+            entries = await self.cursor.read_entries_at(positions)
+        except ManagedLedgerError:
+            dispatcher.give_back(positions)
+            raise
+        if generation != self._generation or dispatcher is not self.dispatcher:
+            return  # Cleared, and the cursor rewound: they will be read in their turn.
+        found = {entry.position for entry in entries}
+        dispatcher.forget([position for position in positions if position not in found])
+        self._offer(dispatcher, entries, replayed=True)
+
+    def _offer(self, dispatcher: Dispatcher, entries: Sequence[Entry], *, replayed: bool) -> None:
+        sifted = self._filters.sift(entries, self.cursor.ack_set)
+        if sifted.never:
+            self.cursor.acknowledge((position, None) for position in sifted.never)
+            dispatcher.forget(sifted.never)
+        if sifted.candidates:
+            messages = sum(candidate.messages for candidate in sifted.candidates)
+            self._messages_per_entry += (messages / len(sifted.candidates) - self._messages_per_entry) * 0.3
+            dispatcher.offer(sifted.candidates, replayed=replayed)
+            self._send_ready()
+
+    def _send_ready(self) -> None:
+        if self.dispatcher is None:
+            return
+        deliveries = self.dispatcher.take()
+        if not deliveries:
+            return
+        now_ms = self.topic.clock.time_ms()
+        partition = self.topic.partition
+        for delivery in deliveries:
+            consumer: Consumer = delivery.member  # type: ignore[assignment]  # Only consumers ever join.
+            consumer.deliver(delivery, partition, now_ms)
+            size = len(delivery.candidate.entry.data)
+            self.flow.add(delivery.candidate.messages, size)
+            self.topic.flow_out.add(delivery.candidate.messages, size)
+            if delivery.redeliveries:
+                self.redelivered.count += delivery.candidate.messages
+        self.last_delivery_ms = now_ms
+
+    # What consumers ask.
+
+    def acknowledge(self, consumer: Consumer, command: CommandAck) -> None:
+        """Take an ACK."""
+        self.acknowledgements.handle(consumer, command)
+
+    def acknowledged(self, consumer: Consumer, messages: int) -> None:
+        """A consumer has acknowledged: count it, and go on where that made room."""
+        now_ms = self.topic.clock.time_ms()
+        consumer.acks.count += messages
+        self.acks.count += messages
+        consumer.last_ack_ms = self.last_ack_ms = now_ms
+        if self.dispatcher is not None and self.dispatcher.individual:
+            self.wake()
+        if self.topic.terminated and self.caught_up:
+            self.tell_end()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Collection[Position] | None, epoch: int | None
+    ) -> None:
+        """A consumer gives back what it got: all of it, or some entries."""
+        if self.dispatcher is None or consumer not in self.consumers:
+            return
+        if epoch is not None:
+            consumer.epoch = max(epoch, consumer.epoch or 0)
+        if self.dispatcher.redeliver(consumer, positions):
+            self.restart()
+        self.wake()
+
+    def tell_end(self) -> None:
+        """The topic is terminated and everything acknowledged: say so to clients that bear it."""
+        for consumer in self.consumers:
+            if consumer.peer.bears_end_of_topic:
+                consumer.peer.send(commands.reached_end_of_topic(consumer.identifier))
+
+    def _after_join(self, consumer: Consumer) -> None:
+        super()._after_join(consumer)
+        if self.topic.terminated and self.caught_up and consumer.peer.bears_end_of_topic:
+            consumer.peer.send(commands.reached_end_of_topic(consumer.identifier))
+
+    # Moving the cursor.
+
+    async def until_ready(self) -> None:
+        while self._resetting is not None:
+            await asyncio.shield(self._resetting)
+        await super().until_ready()
+
+    async def reset(self, position: Position, ack_set: Sequence[int] | None = None) -> None:
+        """Let the next delivery be that of `position`, or of the entry after it if there is none.
+
+        All consumers are let go first; those that subscribe meanwhile wait until the cursor stands.
+
+        Raises:
+            ConsumerBusy: another reset is under way.
+            InvalidPosition: the cursor cannot stand there.
+        """
+        if self._resetting is not None:
+            raise ConsumerBusy(f"subscription {self.name!r} is being reset already: retry when that is done")
+        await super().until_ready()
+        self._resetting = asyncio.get_running_loop().create_future()
+        try:
+            self.disconnect_all()
+            await self._stop_reading()
+            await self.cursor.reset(position, ack_set)
+            if self.dispatcher is not None:
+                self.dispatcher.clear()
+            self._generation += 1
+        except ManagedLedgerError as error:
+            raise InvalidPosition(
+                f"subscription {self.name!r} cannot be set to {position}: {error}"
+            ) from error
+        finally:
+            resetting, self._resetting = self._resetting, None
+            resetting.set_result(None)
+            self.wake()
+
+    async def reset_to_time(self, timestamp_ms: int) -> None:
+        """Let the next delivery be the first message not older than `timestamp_ms`."""
+        found = await self.topic.ledger.position_at_time(timestamp_ms)
+        await self.reset(LATEST if found is None else found)
+
+    async def _stop_reading(self) -> None:
+        """Wait until no read is in flight. The next one begins by `wake`."""
+        self._generation += 1
+        while self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    async def skip(self, entries: int) -> int:
+        """Acknowledge the first `entries` unacknowledged entries. Returns how many there were."""
+        skipped = [entry.position for entry in await self._unacknowledged(entries)]
+        self._acknowledge_all(skipped)
+        await self.cursor.flush()
+        return len(skipped)
+
+    async def skip_all(self) -> None:
+        """Acknowledge everything there is."""
+        last = self.last_position
+        self.cursor.acknowledge_cumulative(last)
+        self._skipped_up_to(last)
+        await self.cursor.flush()
+
+    async def expire(self, seconds: float) -> int:
+        """Acknowledge what is older than `seconds`. Returns how many entries that were."""
+        before = self.cursor.backlog
+        self.last_expire_ms = self.topic.clock.time_ms()
+        first_kept = await self.topic.ledger.position_at_time(self.last_expire_ms - round(seconds * 1000))
+        last = (
+            self.last_position
+            if first_kept is None
+            else Position(first_kept.ledger_id, first_kept.entry_id - 1)
+        )
+        if last > self.cursor.mark_delete:
+            self.cursor.acknowledge_cumulative(last)
+            self._skipped_up_to(last)
+            await self.cursor.flush()
+        expired = before - self.cursor.backlog
+        self.expired.count += max(0, expired)
+        return expired
+
+    async def expire_up_to(self, position: Position) -> int:
+        """Acknowledge everything up to and with `position`. Returns how many entries that were."""
+        before = self.cursor.backlog
+        self.last_expire_ms = self.topic.clock.time_ms()
+        if position > self.last_position:
+            raise InvalidPosition(
+                f"{position.ledger_id}:{position.entry_id} lies beyond the end of the topic"
+            )
+        self.cursor.acknowledge_cumulative(position)
+        self._skipped_up_to(position)
+        await self.cursor.flush()
+        expired = before - self.cursor.backlog
+        self.expired.count += max(0, expired)
+        return expired
+
+    async def peek(self, number: int) -> Entry:
+        """The `number`-th unacknowledged entry, counted from 1.
+
+        Raises:
+            MessageNotFound: there are not so many.
+        """
+        entries = await self._unacknowledged(number)
+        if number < 1 or len(entries) < number:
+            raise MessageNotFound("Message not found")
+        return entries[number - 1]
+
+    async def _unacknowledged(self, limit: int) -> list[Entry]:
+        """The first `limit` unacknowledged entries, read past a cursor of their own."""
+        found: list[Entry] = []
+        start = Position(self.cursor.mark_delete.ledger_id, self.cursor.mark_delete.entry_id + 1)
+        async with self.topic.temporary_cursor(start) as reader:
+            while len(found) < limit and reader.has_more():
+                entries = await reader.read(
+                    min(limit - len(found), self.topic.settings.dispatch_entries),
+                    self.topic.settings.dispatch_bytes,
+                )
+                if not entries:
+                    break
+                found.extend(entry for entry in entries if not self.cursor.is_acknowledged(entry.position))
+        return found
+
+    def _acknowledge_all(self, positions: Sequence[Position]) -> None:
+        self.cursor.acknowledge((position, None) for position in positions)
+        if self.dispatcher is not None and self.dispatcher.individual:
+            for position in positions:
+                holder = next((each for each in self.consumers if position in each.pending), None)
+                if holder is not None:
+                    self.dispatcher.acknowledged(position, 0, holder)
+        self.wake()
+
+    def _skipped_up_to(self, position: Position) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.acknowledged_up_to(position)
+        self.wake()
+
+    # Ending.
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """Delete the subscription at a consumer's wish.
+
+        Raises:
+            MetadataFailed: there are other consumers.
+        """
+        if consumer not in self.consumers:
+            raise MetadataFailed("the consumer is not connected any more: subscribe again first")
+        if len(self.consumers) > 1 and not force:
+            raise MetadataFailed(
+                f"subscription {self.name!r} has {len(self.consumers)} consumers: close the others first, or force it"
+            )
+        self.leave(consumer)
+        consumer.peer.forget_consumer(consumer)
+        await self.topic.delete_subscription(self.name, force=True)
+
+    async def close(self) -> None:
+        """Stop: consumers are let go, reads end, the cursor is written down."""
+        self.closed = True
+        self.disconnect_all()
+        for timer in (self._retry, self._pause):
+            if timer is not None:
+                timer.cancel()
+        await self._stop_reading()
+        await self.cursor.close()
+
+    def notice_mark_delete(self) -> None:
+        """Remember when the cursor was last seen to have moved."""
+        if self.cursor.mark_delete != self._seen_mark_delete:
+            self._seen_mark_delete = self.cursor.mark_delete
+            self.last_mark_delete_ms = self.topic.clock.time_ms()
+
+    def stats(self) -> stats.Json:
+        backlog = self.cursor.backlog
+        return {
+            **super().stats(),
+            "msgBacklog": backlog,
+            "msgBacklogNoDelayed": backlog,
+            "backlogSize": self.cursor.backlog_bytes,
+            "lastMarkDeleteAdvancedTimestamp": self.last_mark_delete_ms,
+            "nonContiguousDeletedMessagesRanges": len(self.cursor.individually_acknowledged),
+            "filterProcessedMsgCount": self._filters.delivered + self._filters.never + self._filters.later,
+            "filterAcceptedMsgCount": self._filters.delivered,
+            "filterRejectedMsgCount": self._filters.never,
+            "filterRescheduledMsgCount": self._filters.later,
+        }

@@ -1,0 +1,328 @@
+"""The topics this broker serves: loaded when first asked for, once, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from magnetar.broker.errors import (
+    MetadataFailed,
+    NamespaceNotFound,
+    NotAllowed,
+    ServiceNotReady,
+    TopicBusy,
+    TopicExists,
+    TopicNotFound,
+)
+from magnetar.broker.namespaces.bundles import Bundle, Bundles
+from magnetar.broker.nonpersistent import NonPersistentTopic
+from magnetar.broker.persistent_topic import PersistentTopic, ledger_config
+from magnetar.environment.logs import get_logger
+from magnetar.policies.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from magnetar.broker.context import BrokerContext
+    from magnetar.broker.ownership import Ownership
+    from magnetar.broker.topic import Topic
+    from magnetar.naming import NamespaceName, TopicName
+    from magnetar.policies.effective import EffectivePolicies
+
+log = get_logger("magnetar.broker")
+
+
+class TopicRegistry:
+    """Loads, keeps, unloads and deletes topics."""
+
+    def __init__(self, context: BrokerContext, ownership: Callable[[], Ownership]) -> None:
+        self._context = context
+        self._ownership = ownership
+        self._topics: dict[TopicName, Topic] = {}
+        self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._closing: dict[TopicName, asyncio.Task[None]] = {}
+        self.load_failures = 0
+        self.loads = 0
+
+    def loaded(self) -> Iterable[Topic]:
+        """The topics in memory."""
+        return list(self._topics.values())
+
+    def find(self, name: TopicName) -> Topic | None:
+        """A topic if it is in memory."""
+        return self._topics.get(name)
+
+    async def get(self, name: TopicName, *, create: bool) -> Topic:
+        """A topic, loaded, and made if it may be.
+
+        Raises:
+            NamespaceNotFound, TopicNotFound: it is not there, and `create` or a policy forbids to make it.
+            NotAllowed: the name is a partitioned topic's, which is used through its partitions.
+            ServiceNotReady: another broker serves it, or it could not be loaded in time.
+        """
+        while True:
+            closing = self._closing.get(name)
+            if closing is not None:
+                await asyncio.shield(closing)
+                continue
+            topic = self._topics.get(name)
+            if topic is not None and not topic.closing:
+                return topic
+            if name not in self._loading:
+                await self._check_may_load(name, create)
+            if name in self._topics or name in self._closing:
+                continue
+            return await self._load_once(name)
+
+    async def _load_once(self, name: TopicName) -> Topic:
+        loading = self._loading.get(name)
+        if loading is None:
+            loading = self._context.tasks.start(self._load(name), f"load {name}")
+            self._loading[name] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(name, None))
+        limit = self._context.settings.topic_load_timeout_s
+        done, _ = await asyncio.wait((loading,), timeout=limit)
+        if not done:  # It goes on; whoever asks again finds it further, or done.
+            raise ServiceNotReady(f"topic {name} could not be loaded within {limit:g} s: retry")
+        return loading.result()
+
+    async def _load(self, name: TopicName) -> Topic:
+        began = self._context.clock.monotonic()
+        owned = await self._ownership().require(await self.bundle(name))
+        policies = await self._context.resources.effective(name)
+        try:
+            topic = await self._open(name, policies)
+        except Exception as error:
+            self.load_failures += 1
+            log.warning("topic.load_failed", topic=str(name), reason=f"{type(error).__name__}: {error}")
+            raise
+        if not self._ownership().holds(owned.bundle):
+            await topic.close()
+            raise ServiceNotReady(
+                f"bundle {owned.bundle} was lost while {name} was loading: look it up again"
+            )
+        self._topics[name] = topic
+        self.loads += 1
+        milliseconds = round((self._context.clock.monotonic() - began) * 1000, 1)
+        log.info("topic.loaded", topic=str(name), epoch=owned.epoch, milliseconds=milliseconds)
+        return topic
+
+    async def _open(self, name: TopicName, policies: EffectivePolicies) -> Topic:
+        if not name.persistent:
+            return NonPersistentTopic(name, self._context, policies)
+        ledger = await self._context.ledgers.open(name.managed_ledger_name, ledger_config(policies))
+        topic = PersistentTopic(name, ledger, self._context, policies)
+        try:
+            await topic.recover()
+        except BaseException:
+            await ledger.close()
+            raise
+        ledger.on_fenced(lambda: self._fenced(topic))
+        return topic
+
+    def _fenced(self, topic: Topic) -> None:
+        """Another owner has the log: nothing we hold of it is true any more."""
+        log.warning("topic.fenced", topic=str(topic.name))
+        if self._topics.get(topic.name) is topic:
+            self._context.tasks.start(self.unload(topic.name), f"unload {topic.name}, which was fenced")
+
+    # What may be.
+
+    async def _check_may_load(self, name: TopicName, create: bool) -> None:
+        await self.require_namespace(name.namespace_name)
+        if name.persistent and await self._context.ledgers.exists(name.managed_ledger_name):
+            return
+        resources = self._context.resources
+        if name.partition >= 0:
+            partitions = await resources.partitions(name.base)
+            if partitions is not None and name.partition < partitions:
+                return
+            if partitions is not None:
+                raise TopicNotFound(
+                    f"topic {name.base} has {partitions} partitions: there is no {name.partition}"
+                )
+        elif await resources.partitions(name) is not None:
+            raise NotAllowed(f"topic {name} is partitioned: use its partitions, as clients do by themselves")
+        if not create:
+            raise TopicNotFound(f"topic {name} does not exist: create it first")
+        if name.partition >= 0:
+            raise TopicNotFound(f"topic {name.base} is not partitioned: create it with partitions first")
+        policies = await resources.effective(name)
+        if not policies.auto_topic_creation and not name.is_system:
+            raise TopicNotFound(
+                f"topic {name} does not exist, and may not be made by itself: create it first"
+            )
+        if policies.auto_topic_partitions and not name.is_system:
+            raise TopicNotFound(
+                f"topic {name} does not exist; here new topics are partitioned: ask for its partitions"
+            )
+        await self._check_room(name, policies)
+
+    async def _check_room(self, name: TopicName, policies: EffectivePolicies) -> None:
+        limit = policies.max_topics_per_namespace
+        if not limit or name.is_system:
+            return
+        namespace = name.namespace_name
+        prefix = f"{namespace.tenant}/{namespace.local}/persistent"
+        if len(await self._context.ledgers.list(prefix)) >= limit:
+            raise NotAllowed(f"namespace {namespace} has its {limit} topics already: delete one first")
+
+    async def require_namespace(self, namespace: NamespaceName) -> None:
+        """
+        Raises:
+            NamespaceNotFound: it does not exist.
+        """
+        if await self._context.resources.namespace_policies(namespace) is None:
+            raise NamespaceNotFound(f"namespace {namespace} does not exist: create it first")
+
+    async def bundle(self, name: TopicName) -> Bundle:
+        """The bundle a topic lies in."""
+        return (await self.bundles(name.namespace_name)).find(name)
+
+    async def bundles(self, namespace: NamespaceName) -> Bundles:
+        """The bundles of a namespace.
+
+        Raises:
+            NamespaceNotFound: it does not exist.
+        """
+        policies = await self._context.resources.namespace_policies(namespace)
+        if policies is None:
+            raise NamespaceNotFound(f"namespace {namespace} does not exist: create it first")
+        if policies.bundles is None or len(policies.bundles.boundaries) < 2:
+            return Bundles.even(namespace, 4)
+        try:
+            return Bundles.parse(namespace, policies.bundles.boundaries)
+        except ValueError as error:
+            raise MetadataFailed(str(error)) from error
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has, 0 for a plain one. With `create`, policy may make it partitioned.
+
+        Raises:
+            NamespaceNotFound, TopicNotFound
+        """
+        await self.require_namespace(name.namespace_name)
+        if name.partition >= 0:
+            return 0
+        resources = self._context.resources
+        partitions = await resources.partitions(name)
+        if partitions is not None:
+            return partitions
+        if await self.exists(name):
+            return 0
+        policies = await resources.effective(name)
+        if not create or not (policies.auto_topic_creation or name.is_system):
+            raise TopicNotFound(f"topic {name} does not exist: create it first")
+        if not policies.auto_topic_partitions or name.is_system:
+            return 0
+        try:
+            await resources.create_partitioned(name, policies.auto_topic_partitions, {})
+        except Conflict:  # Another client was faster.
+            return await resources.partitions(name) or 0
+        log.info("topic.made_partitioned", topic=str(name), partitions=policies.auto_topic_partitions)
+        return policies.auto_topic_partitions
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether a topic that is not partitioned, or a partition, is there."""
+        if name in self._topics:
+            return True
+        return name.persistent and await self._context.ledgers.exists(name.managed_ledger_name)
+
+    # By hand.
+
+    async def create(self, name: TopicName, *, properties: dict[str, str] | None = None) -> Topic:
+        """Make a topic, or the partition of a partitioned one, whatever policy says of topics that make themselves.
+
+        Raises:
+            TopicExists
+        """
+        await self.require_namespace(name.namespace_name)
+        if await self.exists(name):
+            raise TopicExists("This topic already exists")
+        if name.partition < 0 and await self._context.resources.partitions(name) is not None:
+            raise TopicExists("This topic already exists, and is partitioned")
+        await self._check_room(name, await self._context.resources.effective(name))
+        topic = await self._load_once(name)
+        if properties and isinstance(topic, PersistentTopic):
+            await topic.ledger.set_properties({**topic.ledger.properties, **properties})
+        return topic
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic and everything in it.
+
+        Raises:
+            TopicNotFound
+            TopicBusy: it has producers or consumers, and `force` is not set.
+        """
+        topic = await self.get(name, create=False)
+        consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
+        if not force and (topic.producers or consumers):
+            raise TopicBusy(
+                f"Topic has active producers/subscriptions: {len(topic.producers)} producers and {consumers} consumers"
+            )
+        await self._close(topic, self._delete_closed)
+        log.info("topic.deleted", topic=str(name))
+
+    async def _delete_closed(self, topic: Topic) -> None:
+        if isinstance(topic, PersistentTopic):
+            await self._context.ledgers.delete(topic.name.managed_ledger_name)
+
+    async def unload(self, name: TopicName) -> None:
+        """Drop a topic from memory. Its clients look it up anew, and whoever asks first loads it again."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            await self._close(topic)
+            log.info("topic.unloaded", topic=str(name))
+
+    async def unload_bundle(self, bundle: Bundle) -> int:
+        """Drop all topics of a bundle. Returns how many there were."""
+        names = [
+            topic.name
+            for topic in self.loaded()
+            if topic.name.namespace_name == bundle.namespace and await self.bundle(topic.name) == bundle
+        ]
+        await asyncio.gather(*(self.unload(name) for name in names))
+        return len(names)
+
+    async def close_all(self) -> None:
+        """Drop everything."""
+        for loading in list(self._loading.values()):
+            await asyncio.wait((loading,))
+        await asyncio.gather(*(self.unload(topic.name) for topic in self.loaded()))
+
+    async def _close(self, topic: Topic, then: Callable[[Topic], Awaitable[None]] | None = None) -> None:
+        """Close a topic once; those who want it meanwhile wait, then load it anew."""
+        name = topic.name
+        closing = self._closing.get(name)
+        if closing is None:
+            closing = self._context.tasks.start(self._close_now(topic, then), f"close {name}")
+            self._closing[name] = closing
+        await asyncio.shield(closing)
+
+    async def _close_now(self, topic: Topic, then: Callable[[Topic], Awaitable[None]] | None) -> None:
+        try:
+            await topic.close()
+            if then is not None:
+                await then(topic)
+        finally:
+            if self._topics.get(topic.name) is topic:
+                del self._topics[topic.name]
+            self._closing.pop(topic.name, None)
+
+    # Keeping up.
+
+    def policies_changed(self, subject: TopicName | NamespaceName | None) -> None:
+        """Policies of a topic, a namespace or everything have changed: let what is loaded follow."""
+        for topic in self.loaded():
+            if subject is None or subject in (topic.name, topic.name.base, topic.name.namespace_name):
+                self._context.tasks.start(
+                    self._follow_policies(topic), f"follow the policies of {topic.name}"
+                )
+
+    async def _follow_policies(self, topic: Topic) -> None:
+        try:
+            policies = await self._context.resources.effective(topic.name)
+        except NotFound:
+            return  # The namespace is being deleted, and this topic with it.
+        if policies != topic.policies and not topic.closing:
+            await topic.apply_policies(policies)
+            log.info("topic.policies_applied", topic=str(topic.name))
