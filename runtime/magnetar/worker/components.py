@@ -174,7 +174,7 @@ class Components:
     ) -> AsyncIterator[Package | None]:
         """What the request brings as code, kept while it is looked at; None if it brings nothing."""
         if upload is not None:
-            async with self._packages.holding(upload) as package:
+            async with self._held(upload) as package:
                 yield package
             return
         url = url or str((data.get("py") if kind is Kind.FUNCTION else data.get("archive")) or "")
@@ -191,10 +191,20 @@ class Components:
             try:
                 async for piece in fetch(url, file_urls_allowed=self._settings.file_urls_allowed):
                     await fetched.write(piece)
-                async with self._packages.holding(fetched) as package:
+                async with self._held(fetched) as package:
                     yield package
             finally:
                 await fetched.discard()
+
+    @asynccontextmanager
+    async def _held(self, upload: Upload) -> AsyncIterator[Package]:
+        """The package, gone again if the block does not come to its end."""
+        try:
+            async with self._packages.holding(upload) as package:
+                yield package
+        except BaseException:
+            await self._packages.remove_unused(self._used_packages)
+            raise
 
     # --- Asking ---------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ async def check_deployment(
     Args:
         path: where the package lies; None for a built-in connector.
     """
+    await _check_places(config, admin)
     if kind is Kind.FUNCTION:
         _check_window(config)  # type: ignore[arg-type]
     if package.builtin:
@@ -32,7 +33,6 @@ async def check_deployment(
     else:
         assert path is not None
         await asyncio.to_thread(_check_package, package, path, config.class_name or "")
-    await _check_places(config, admin)
 
 
 async def prepare_topics(config: AnyConfig, admin: BrokerAdmin) -> None:

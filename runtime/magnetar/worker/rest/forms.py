@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -86,7 +86,7 @@ async def receive_form(
             await form.file.discard()
         if isinstance(error, ClientDisconnect):
             raise BadRequest("the client went away before the request was complete") from error
-        await _drain(request)
+        await _drain(stream)
         raise
     return form
 
@@ -98,14 +98,14 @@ def _boundary(request: Request) -> bytes:
     return options[b"boundary"]
 
 
-async def _drain(request: Request) -> None:
+async def _drain(stream: AsyncIterator[bytes]) -> None:
     """Read and forget what is left of the body."""
     try:
         async with asyncio.timeout(DRAIN_S):
-            while (await request.receive()).get("more_body"):
-                pass
-    except TimeoutError:
-        return  # It had its chance.
+            async for _ in stream:
+                continue
+    except (TimeoutError, ClientDisconnect):
+        return  # It had its chance, or does not want it.
 
 
 @dataclass(frozen=True, slots=True)
