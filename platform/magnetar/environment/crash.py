@@ -33,11 +33,13 @@ class _Trigger:
         self.name = name or None
         self.remaining = max(1, int(count or 1))
 
-    def passed(self) -> None:
+    def passed(self, *, whole_group: bool) -> None:
         with self._lock:
             self.remaining -= 1
             if self.remaining:
                 return
+        if whole_group:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -45,10 +47,15 @@ _trigger = _Trigger()
 _trigger.arm(os.environ.get(VARIABLE))
 
 
-def crash_point(name: str) -> None:
-    """Die here if the environment asks for it; otherwise do nothing, quickly."""
+def crash_point(name: str, *, whole_group: bool = False) -> None:
+    """Die here if the environment asks for it; otherwise do nothing, quickly.
+
+    Args:
+        whole_group: take the process group along, where the place lies in a helper process and the death meant
+            is that of the job it belongs to.
+    """
     if _trigger.name is not None and _trigger.name == name:
-        _trigger.passed()
+        _trigger.passed(whole_group=whole_group)
 
 
 def arm(text: str | None) -> None:

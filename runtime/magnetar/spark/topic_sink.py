@@ -68,7 +68,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return RowsSent(len(rows))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        crash_point("spark.sink.before-commit")
+        crash_point("spark.sink.before_commit", whole_group=True)  # The driver, not this helper of it.
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Nothing to undo: what was sent is what the next attempt sends, and is dropped then."""
