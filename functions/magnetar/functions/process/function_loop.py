@@ -172,61 +172,70 @@ class FunctionLoop:
         payloads = [result for result in results if result is not None]
         if not chosen:
             return []
-        heads = self._heads(entry, chosen, metadata)
+        befores, afters = self._heads(entry, chosen, metadata)
         if not self._job.output_partitions and not failures and sum(map(len, payloads)) <= BATCH_BYTES_MAX:
-            return [OutputGroup(entry.route, chosen, join_members(payloads, heads))]
-        return self._split_groups(entry, chosen, metadata, payloads, heads, [f.ordinal for f in failures])
+            return [OutputGroup(entry.route, chosen, join_members(payloads, befores, afters))]
+        slots = self._slots(entry, chosen, metadata, payloads, [failure.ordinal for failure in failures])
+        return [
+            OutputGroup(
+                route,
+                [chosen[p] for p in positions],
+                join_members(
+                    [payloads[p] for p in positions],
+                    [befores[p] for p in positions],
+                    [afters[p] for p in positions],
+                ),
+                after_failures,
+            )
+            for after_failures, route, positions in slots
+        ]
 
-    def _heads(self, entry: Entry, chosen: list[int], metadata: list[bytes]) -> list[bytes]:
+    def _heads(
+        self, entry: Entry, chosen: list[int], metadata: list[bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
         """The metadata of each result: where it came from, what is forwarded, its sequence id."""
-        sources = source_fields(
-            self._topic_fields[entry.topic], entry.ledger_id, entry.entry_id, entry.partition, entry.count
-        )
-        heads = [sources[ordinal] for ordinal in chosen]
-        if self._job.forward_properties:
-            heads = [head + forwarded_fields(metadata[o]) for head, o in zip(heads, chosen, strict=True)]
+        topic = self._topic_fields[entry.topic]
+        sources = source_fields(topic, entry.ledger_id, entry.entry_id, entry.partition, entry.count)
+        befores = [sources[ordinal] for ordinal in chosen]
         if self._job.sequenced:
             sequences = sequence_fields(entry.first_index, entry.count)
-            heads = [head + sequences[o] for head, o in zip(heads, chosen, strict=True)]
-        return heads
+            afters = [sequences[ordinal] for ordinal in chosen]
+        else:
+            afters = [b""] * len(chosen)
+        if self._job.forward_properties:
+            for position, ordinal in enumerate(chosen):
+                before, after = forwarded_fields(metadata[ordinal])
+                if before:
+                    befores[position] += before
+                if after:
+                    afters[position] = after + afters[position]
+        return befores, afters
 
-    def _split_groups(
-        self,
-        entry: Entry,
-        chosen: list[int],
-        metadata: list[bytes],
-        payloads: list[bytes],
-        heads: list[bytes],
-        failed: list[int],
-    ) -> list[OutputGroup]:
-        """Groups by partition, by size, and where order counts by the failures between them."""
+    def _slots(
+        self, entry: Entry, chosen: list[int], metadata: list[bytes], payloads: list[bytes], failed: list[int]
+    ) -> list[tuple[int, int, list[int]]]:
+        """Results apart by partition, by size, and where order counts by the failures between them.
+
+        Each slot: how many failures come before it, its partition, which of the results belong to it.
+        """
         partitions = self._job.output_partitions
-        open_groups: dict[tuple[int, int], list[int]] = {}
+        unfinished: dict[tuple[int, int], list[int]] = {}
         sizes: dict[tuple[int, int], int] = {}
-        finished: list[tuple[int, int, list[int]]] = []
+        slots: list[tuple[int, int, list[int]]] = []
         for position, ordinal in enumerate(chosen):
             route = entry.route
             if partitions and self._job.forward_properties:
                 key = key_of(metadata[ordinal])
                 route = entry.route if key is None else partition_of(key, partitions)
             slot = (bisect(failed, ordinal) if self._job.ordered else 0, route)
-            size = len(payloads[position]) + len(heads[position])
-            if slot in open_groups and sizes[slot] + size > BATCH_BYTES_MAX:
-                finished.append((*slot, open_groups.pop(slot)))
+            size = len(payloads[position])
+            if slot in unfinished and sizes[slot] + size > BATCH_BYTES_MAX:
+                slots.append((*slot, unfinished.pop(slot)))
                 sizes[slot] = 0
-            open_groups.setdefault(slot, []).append(position)
+            unfinished.setdefault(slot, []).append(position)
             sizes[slot] = sizes.get(slot, 0) + size
-        finished += [(*slot, positions) for slot, positions in open_groups.items()]
-        finished.sort(key=lambda group: (group[0], group[2][0]))
-        return [
-            OutputGroup(
-                route,
-                [chosen[p] for p in positions],
-                join_members([payloads[p] for p in positions], [heads[p] for p in positions]),
-                after_failures,
-            )
-            for after_failures, route, positions in finished
-        ]
+        slots += [(*slot, positions) for slot, positions in unfinished.items()]
+        return sorted(slots, key=lambda slot: (slot[0], slot[2][0]))
 
 
 def checked(payload: Any) -> bytes:

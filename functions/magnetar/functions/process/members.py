@@ -141,21 +141,42 @@ def _payload_size(metadata: bytes) -> int:
     raise EntryMalformed("a message without a payload size")
 
 
-def forwarded_fields(metadata: bytes) -> bytes:
-    """The bytes of a member's key, properties and event time, without what an earlier function put there."""
-    if metadata[0] == _PAYLOAD_SIZE:  # Neither key nor properties; mostly no event time either.
-        after = 2
-        while metadata[after - 1] >= 0x80:
-            after += 1
-        if after == len(metadata) or metadata[after] == _SEQUENCE_ID:
-            return b""
-    strip = _OWN_PROPERTIES in metadata
-    kept = [
-        metadata[start:end]
-        for tag, start, _, end, _ in fields_of(metadata)
-        if tag in _FORWARDED and not (strip and tag == _PROPERTY and _OWN_PROPERTIES in metadata[start:end])
-    ]
-    return b"".join(kept)
+def forwarded_fields(metadata: bytes) -> tuple[bytes, bytes]:
+    """What of a member's metadata a result takes over: key and properties, then event time and the like.
+
+    In two parts, because payload size stands between them. What an earlier function said of its input is left out.
+    """
+    position = kept_from = 0
+    kept = b""
+    try:
+        while (tag := metadata[position]) in (_PROPERTY, _KEY):
+            size = metadata[position + 1]
+            if size >= 0x80:
+                return _forwarded_slowly(metadata)
+            if tag == _PROPERTY and metadata.startswith(_OWN_PROPERTIES, position + 4):
+                kept += metadata[kept_from:position]
+                kept_from = position + 2 + size
+            position += 2 + size
+        if tag != _PAYLOAD_SIZE:
+            return _forwarded_slowly(metadata)
+        kept += metadata[kept_from:position]
+        position += 2
+        while metadata[position - 1] >= 0x80:
+            position += 1
+        if position == len(metadata) or metadata[position] == _SEQUENCE_ID:
+            return kept, b""
+    except IndexError:
+        pass  # Not in the usual order.
+    return _forwarded_slowly(metadata)
+
+
+def _forwarded_slowly(metadata: bytes) -> tuple[bytes, bytes]:
+    parts: tuple[list[bytes], list[bytes]] = ([], [])
+    for tag, start, _, end, _ in fields_of(metadata):
+        field = metadata[start:end]
+        if tag in _FORWARDED and not (tag == _PROPERTY and _OWN_PROPERTIES in field[:20]):
+            parts[tag not in (_PROPERTY, _KEY)].append(field)
+    return b"".join(parts[0]), b"".join(parts[1])
 
 
 def key_of(metadata: bytes) -> bytes | None:
@@ -234,12 +255,18 @@ def sequence_fields(first_index: int, count: int) -> list[bytes]:
     return fields
 
 
-def join_members(payloads: Sequence[bytes], heads: Sequence[bytes]) -> bytes:
-    """The payload of a batch: for each message its metadata (`heads`, without payload size) and its payload."""
+def join_members(payloads: Sequence[bytes], befores: Sequence[bytes], afters: Sequence[bytes]) -> bytes:
+    """The payload of a batch.
+
+    Args:
+        payloads: of its members.
+        befores: of each, the fields of its metadata that come before the payload size: properties and key.
+        afters: of each, those that come after it: event time to sequence id.
+    """
     chunks: list[bytes] = []
-    for payload, head in zip(payloads, heads, strict=True):
+    for payload, before, after in zip(payloads, befores, afters, strict=True):
         size = len(payload)
-        fields = head + (_SIZE_FIELDS[size] if size < 16384 else b"\x18" + varint(size))
+        fields = before + (_SIZE_FIELDS[size] if size < 16384 else b"\x18" + varint(size)) + after
         length = len(fields)
         chunks += (_SIZES[length] if length < 1024 else _SIZE.pack(length), fields, payload)
     return b"".join(chunks)

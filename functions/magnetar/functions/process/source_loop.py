@@ -95,7 +95,8 @@ def _pack(partition_id: str, route: int, records: list[Any]) -> list[RecordGroup
     """The records of one partition as batches of bounded size."""
     groups = []
     payloads: list[bytes] = []
-    heads: list[bytes] = []
+    befores: list[bytes] = []
+    afters: list[bytes] = []
     size = 0
     first = 0
     for number, record in enumerate(records):
@@ -105,18 +106,18 @@ def _pack(partition_id: str, route: int, records: list[Any]) -> list[RecordGroup
         if len(value) > MESSAGE_BYTES_MAX:
             raise FunctionsError(f"a record of {len(value)} bytes; a message has {MESSAGE_BYTES_MAX} at most")
         if payloads and size + len(value) > BATCH_BYTES_MAX:
-            groups.append(_group(partition_id, route, records[first:number], payloads, heads))
-            payloads, heads, size, first = [], [], 0, number
+            batch = join_members(payloads, befores, afters)
+            groups.append(_group(partition_id, route, records[first:number], batch))
+            payloads, befores, afters, size, first = [], [], [], 0, number
         payloads.append(value)
-        heads.append(_head(record))
-        size += len(value) + len(heads[-1])
-    groups.append(_group(partition_id, route, records[first:], payloads, heads))
+        befores.append(_before(record))
+        afters.append(_after(record))
+        size += len(value) + len(befores[-1])
+    groups.append(_group(partition_id, route, records[first:], join_members(payloads, befores, afters)))
     return groups
 
 
-def _group(
-    partition_id: str, route: int, records: list[Any], payloads: list[bytes], heads: list[bytes]
-) -> RecordGroup:
+def _group(partition_id: str, route: int, records: list[Any], batch: bytes) -> RecordGroup:
     lowest, highest = records[0].sequence, records[-1].sequence
     return RecordGroup(
         partition_id,
@@ -124,17 +125,18 @@ def _group(
         len(records),
         -1 if lowest is None else lowest,
         -1 if highest is None else highest,
-        join_members(payloads, heads),
+        batch,
     )
 
 
-def _head(record: Any) -> bytes:
+def _before(record: Any) -> bytes:
     fields = b"".join(property_field(key, value.encode()) for key, value in record.properties.items())
     if record.key is not None:
         key = record.key.encode()
         fields += b"\x12" + varint(len(key)) + key
-    if record.event_time_ms is not None:
-        fields += b"\x28" + varint(record.event_time_ms)
-    if record.sequence is not None:
-        fields += b"\x40" + varint(record.sequence)
     return fields
+
+
+def _after(record: Any) -> bytes:
+    fields = b"" if record.event_time_ms is None else b"\x28" + varint(record.event_time_ms)
+    return fields if record.sequence is None else fields + b"\x40" + varint(record.sequence)

@@ -134,17 +134,16 @@ class FunctionContext(Context):
         if serde_class_name not in self._serdes:
             self._serdes[serde_class_name] = load_serde(serde_class_name)
         payload = self._serdes[serde_class_name].serialize(message)
-        fields = b"".join(
-            property_field(key, value.encode())
-            for key, value in {**(settings.get("properties") or {}), **(properties or {})}.items()
-        )
+        merged = {**(settings.get("properties") or {}), **(properties or {})}
+        before = b"".join(property_field(key, value.encode()) for key, value in merged.items())
         if settings.get("partition_key") is not None:
-            fields += _text_field(0x12, settings["partition_key"].encode())
+            before += _text_field(0x12, settings["partition_key"].encode())
+        after = b""
         if settings.get("event_timestamp") is not None:
-            fields += b"\x28" + varint(int(settings["event_timestamp"]))
+            after += b"\x28" + varint(int(settings["event_timestamp"]))
         if settings.get("ordering_key") is not None:
             key = settings["ordering_key"]
-            fields += _text_field(0x3A, key if isinstance(key, bytes) else str(key).encode())
+            after += _text_field(0x3A, key if isinstance(key, bytes) else str(key).encode())
         call = self._channel.number_call()
         if callback is not None:
             self._callbacks[call] = callback
@@ -156,7 +155,7 @@ class FunctionContext(Context):
             "compression": _compression_name(compression_type),
             "answer": callback is not None,
         }
-        self._channel.send(headed_frame(ToHost.PUBLISH, head, join_members([payload], [fields])))
+        self._channel.send(headed_frame(ToHost.PUBLISH, head, join_members([payload], [before], [after])))
 
     def published(self, answer: Mapping[str, Any]) -> None:
         """The host's answer to a publish: its callback is called, in the loop's thread."""
