@@ -1,0 +1,157 @@
+"""A window on a real Spark, deployed over REST and run by the worker: exact, also when its driver is killed."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.testing.processes import MagnetarProcess
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(420)]
+
+INPUT = "persistent://public/default/readings"
+OUTPUT = "persistent://public/default/sums"
+MINUTE = 60_000
+BEGIN = 1_700_000_040_000  # A whole minute.
+DEADLINE_S = 240.0
+FUNCTION = b"""
+class Sum:
+    def process(self, items, context):
+        return {"key": context.key, "start": context.start_ms, "values": [item["value"] for item in items]}
+"""
+CONFIG: dict[str, Any] = {
+    "className": "sums.Sum",
+    "runtime": "PYTHON",
+    "inputs": [INPUT],
+    "output": OUTPUT,
+    "subscriptionPosition": "Earliest",
+    "windowConfig": {
+        "windowLengthDurationMs": MINUTE,
+        "maxLagMs": 10_000,
+        "watermarkEmitIntervalMs": 200,
+        "timestampExtractorClassName": "json:at",
+    },
+    "customRuntimeOptions": json.dumps({"engine": "spark"}),
+    "terminateOutput": True,
+}
+
+
+class Rest:
+    """The few calls this test makes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def call(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
+        request = urllib.request.Request(
+            f"{self._url}/admin{path}", body, {"Content-Type": kind}, method=method
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+    def create_function(self, name: str, config: dict[str, Any], code: bytes) -> None:
+        mark = uuid.uuid4().hex
+        head = "Content-Disposition: form-data;"
+        config_part = f'--{mark}\r\n{head} name="functionConfig"\r\nContent-Type: application/json\r\n\r\n'
+        code_part = f'\r\n--{mark}\r\n{head} name="data"; filename="sums.py"\r\n\r\n'
+        body = config_part.encode() + json.dumps(config).encode() + code_part.encode() + code
+        body += f"\r\n--{mark}--\r\n".encode()
+        path = f"/v3/functions/public/default/{name}"
+        self.call("POST", path, body, f"multipart/form-data; boundary={mark}")
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"/v3/functions/public/default/{name}/status")["instances"][
+            0
+        ]["status"]
+        return found
+
+
+def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.2)
+
+
+def publish(client: pulsar.Client, first: int, last: int) -> None:
+    """One reading a second, for two keys, slightly out of order; the official client batches them."""
+    producer = client.create_producer(INPUT, batching_enabled=True, batching_max_publish_delay_ms=5)
+    numbers = list(range(first, last))
+    for start in range(0, len(numbers), 7):
+        for number in reversed(numbers[start : start + 7]):
+            reading = json.dumps({"at": BEGIN + number * 1000, "value": number}).encode()
+            producer.send_async(reading, lambda *_: None, partition_key="even" if number % 2 == 0 else "odd")
+    producer.flush()
+    producer.close()
+
+
+def expected(count: int) -> dict[tuple[str, int], list[int]]:
+    windows: dict[tuple[str, int], list[int]] = {}
+    for number in range(count):
+        start = (BEGIN + number * 1000) // MINUTE * MINUTE
+        windows.setdefault(("even" if number % 2 == 0 else "odd", start), []).append(number)
+    return windows
+
+
+def results(client: pulsar.Client) -> list[dict[str, Any]]:
+    reader = client.create_reader(OUTPUT, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(json.loads(reader.read_next(timeout_millis=30_000).data()))
+    return found
+
+
+def check(found: list[dict[str, Any]], count: int) -> None:
+    windows = {(item["key"], item["start"]): item["values"] for item in found}
+    assert len(windows) == len(found), "a window came twice"
+    assert windows == expected(count)
+
+
+def test_windows_close_with_the_watermark_and_at_the_end_of_the_input(tmp_path: Path) -> None:
+    with MagnetarProcess.standalone(tmp_path) as platform:
+        rest, client = Rest(platform.web_url), pulsar.Client(platform.service_url)
+        rest.create_function("sums", CONFIG, FUNCTION)
+        publish(client, 0, 150)
+        until(lambda: len(results(client)) >= 2, lambda: rest.status("sums"))
+        publish(client, 150, 400)
+        rest.call("POST", f"/v2/{INPUT.replace('://', '/')}/terminate", b"")
+        until(lambda: bool(rest.status("sums")["ended"]), lambda: rest.status("sums"))
+        check(results(client), 400)
+        stats = rest.call("GET", f"/v2/{INPUT.replace('://', '/')}/stats")
+        assert stats["subscriptions"]["public/default/sums"]["msgBacklog"] == 0
+        client.close()
+
+
+def test_a_driver_killed_between_sending_and_committing_leaves_the_result_exact(tmp_path: Path) -> None:
+    """Each driver dies before its second commit, its rows sent: the next one sends them again."""
+    crash = {"MAGNETAR_CRASH_POINT": "spark.sink.before_commit:2"}
+    with MagnetarProcess.standalone(tmp_path, environment=crash) as platform:
+        rest, client = Rest(platform.web_url), pulsar.Client(platform.service_url)
+        rest.create_function("sums", CONFIG, FUNCTION)
+        publish(client, 0, 200)
+        until(lambda: int(rest.status("sums")["numRestarts"]) >= 1, lambda: rest.status("sums"))
+        publish(client, 200, 500)
+        rest.call("POST", f"/v2/{INPUT.replace('://', '/')}/terminate", b"")
+        until(lambda: bool(rest.status("sums")["ended"]), lambda: rest.status("sums"))
+        check(results(client), 500)
+        assert duplicates_dropped(platform.web_url) > 0, "nothing was sent twice: this kill proved nothing"
+        client.close()
+
+
+def duplicates_dropped(web_url: str) -> int:
+    """What the broker's deduplication kept out of the result topic."""
+    with urllib.request.urlopen(f"{web_url}/metrics/", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    name = "magnetar_deduplication_duplicates_total"
+    return sum(
+        int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(name) and OUTPUT in line
+    )
