@@ -1,0 +1,307 @@
+"""Consumers: one subscription, of one or several topics and all their partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
+
+from magnetar.client.dead_letters import DeadLetterOffice
+from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
+from magnetar.client.inbox import Inbox
+from magnetar.client.messages import Message, MessageBatch
+from magnetar.client.topic_consumer import TopicConsumer
+from magnetar.environment.logs import get_logger
+from magnetar.naming import TopicName
+from magnetar.protocol.ids import EARLIEST, LATEST, MessageId
+
+log = get_logger("magnetar.client")
+
+Acknowledgeable: TypeAlias = Message | MessageBatch | MessageId
+
+AddPartitions: TypeAlias = Callable[["Consumer"], Awaitable[None]]
+
+
+class Consumer:
+    """Receives messages and acknowledges them. Made by `Client.subscribe`.
+
+    What was received and not acknowledged comes again after a reconnection.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        subscription: str,
+        name: str,
+        inbox: Inbox,
+        *,
+        dead_letters: DeadLetterOffice | None = None,
+        update_s: float = 0.0,
+        add_partitions: AddPartitions | None = None,
+    ) -> None:
+        self.topic = topic
+        """What was subscribed to; several topics are joined by commas."""
+        self.subscription = subscription
+        self.name = name
+        self.ended = asyncio.Event()
+        """Set when every topic is terminated and all of it has been delivered and acknowledged."""
+        self._inbox = inbox
+        self._links: dict[str, TopicConsumer] = {}
+        self._dead_letters = dead_letters
+        self._add_partitions = add_partitions
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        if add_partitions is not None and update_s > 0:
+            self._run(self._keep_partitions_up_to_date(update_s))
+
+    # Receiving.
+
+    async def receive_batch(self, timeout_s: float | None = None) -> MessageBatch | None:
+        """The next entry, as a whole.
+
+        Returns None if nothing came in time, or, without a timeout, if the topic has ended (see
+        `ended`); a wait for a topic that ends meanwhile returns None too.
+
+        Raises:
+            AlreadyClosed: the consumer is closed.
+            BrokerRefused: the broker will not let it go on.
+        """
+        batch = self._next()
+        if batch is not None:
+            return batch
+        if timeout_s is not None and timeout_s <= 0:
+            return None
+        ended_before = self.ended.is_set() and timeout_s is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    if self.ended.is_set() and not ended_before:
+                        return None
+                    await self._inbox.changed()
+                    batch = self._next()
+                    if batch is not None:
+                        return batch
+        except TimeoutError:
+            return None
+
+    async def receive(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None as for `receive_batch`.
+
+        Raises:
+            AlreadyClosed, BrokerRefused: as `receive_batch`.
+        """
+        batch = await self.receive_batch(timeout_s)
+        if batch is None:
+            return None
+        if len(batch) > 1:
+            self._inbox.rest = (self._links[batch.topic], batch.after(1))
+        return batch.messages[0]
+
+    def _next(self) -> MessageBatch | None:
+        """The next batch that has arrived already."""
+        self._check_usable()
+        inbox = self._inbox
+        if inbox.rest is not None:
+            _, batch = inbox.rest
+            inbox.rest = None
+            return batch
+        while (delivery := inbox.take()) is not None:
+            read = delivery.consumer.read(delivery)
+            if read is None:
+                continue
+            if self._dead_letters is not None and self._dead_letters.claims(read):
+                self._run(self._bury(read, delivery.consumer))
+                continue
+            return read
+        return None
+
+    # Acknowledging.
+
+    def acknowledge(self, what: Acknowledgeable) -> None:
+        """Acknowledge a message, a whole batch, or what an id names.
+
+        Told to the broker together with others within a tenth of a second; `flush_acknowledgements`
+        does it at once and waits until it is durable.
+        """
+        link = self._link_of(what)
+        if isinstance(what, MessageBatch):
+            link.acknowledge_entry(what.message_id)
+        elif isinstance(what, Message):
+            batch = what.batch
+            if batch.size:
+                link.acknowledge_member(what.message_id, batch.ack_set)
+            else:
+                link.acknowledge_entry(batch.message_id)
+        elif what.batch_index >= 0 and what.batch_size > 0:
+            link.acknowledge_member(what, ())
+        elif what.batch_index >= 0:
+            raise InvalidUse(f"{what} does not tell the size of its batch: acknowledge the message itself")
+        else:
+            link.acknowledge_entry(what)
+
+    def acknowledge_cumulative(self, what: Acknowledgeable) -> None:
+        """Acknowledge everything in a message's topic up to it, itself included.
+
+        Raises:
+            InvalidUse: the subscription is shared.
+        """
+        link = self._link_of(what)
+        link.acknowledge_cumulative(what if isinstance(what, MessageId) else what.message_id)
+
+    def negative_acknowledge(self, what: Acknowledgeable) -> None:
+        """Have a message, with the rest of its entry that is not acknowledged, delivered again later."""
+        link = self._link_of(what)
+        link.negative_acknowledge(what if isinstance(what, MessageId) else what.message_id)
+
+    def redeliver_unacknowledged(self) -> None:
+        """Have everything that was received and not acknowledged delivered again now."""
+        self._inbox.rest = None
+        for link in self._links.values():
+            link.redeliver_unacknowledged()
+
+    async def flush_acknowledgements(self) -> None:
+        """Tell the broker every acknowledgement made so far, and wait until they are durable.
+
+        Raises:
+            BrokerRefused: it could not make them so.
+            OperationTimedOut: it could not be reached or did not answer.
+        """
+        self._check_usable()
+        await asyncio.gather(*(link.flush_acknowledgements() for link in self._links.values()))
+
+    # Moving about.
+
+    async def seek(self, target: MessageId | int, *, inclusive: bool = False) -> None:
+        """Move the subscription to a message, or to a time in milliseconds since 1970.
+
+        The next message is the first after the one named, or that one itself with `inclusive`; or the
+        first published at or after the time.
+
+        Raises:
+            InvalidUse: an id that could be of any of several topics.
+            BrokerRefused, OperationTimedOut: it could not be done.
+        """
+        self._check_usable()
+        links = list(self._links.values())
+        if isinstance(target, MessageId) and target not in (EARLIEST, LATEST):
+            links = [self._link_of(target)]
+        self.ended.clear()
+        self._inbox.rest = None
+        await asyncio.gather(*(link.seek(target, inclusive=inclusive) for link in links))
+
+    async def get_last_message_id(self) -> MessageId:
+        """The id of the last message of the topic; its entry is -1 if it holds none.
+
+        Raises:
+            InvalidUse: there are several topics: ask `get_last_message_ids`.
+            BrokerRefused, OperationTimedOut: it cannot be told.
+        """
+        if len(self._links) != 1:
+            raise InvalidUse("several topics have several last messages: use get_last_message_ids")
+        return next(iter((await self.get_last_message_ids()).values()))
+
+    async def get_last_message_ids(self) -> dict[str, MessageId]:
+        """The id of the last message of each topic or partition.
+
+        Raises:
+            BrokerRefused, OperationTimedOut: as `get_last_message_id`.
+        """
+        self._check_usable()
+        answers = await asyncio.gather(*(link.last_message_id() for link in self._links.values()))
+        return {
+            topic: MessageId.from_data(answer.last_message_id)
+            for topic, answer in zip(self._links, answers, strict=True)
+        }
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription, and close. With `force` even while others are connected to it.
+
+        Raises:
+            BrokerRefused: others are.
+        """
+        self._check_usable()
+        await asyncio.gather(*(link.unsubscribe(force=force) for link in self._links.values()))
+        await self._finish()
+
+    async def close(self) -> None:
+        """Tell what was acknowledged, and leave. The subscription stays, if it is a durable one."""
+        if not self._closed:
+            await self._finish()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    # What the client and the reader need.
+
+    @property
+    def links(self) -> Sequence[TopicConsumer]:
+        """The consumers of each topic and partition."""
+        return list(self._links.values())
+
+    @property
+    def has_received(self) -> bool:
+        """Whether something waits to be received."""
+        return bool(self._inbox) or self._inbox.rest is not None
+
+    def add_links(self, links: Sequence[TopicConsumer]) -> None:
+        """Take in consumers of single topics that are attached."""
+        self._links.update((link.topic, link) for link in links)
+
+    def on_change(self) -> None:
+        """One of the topics has ended, or has failed."""
+        if self._links and all(link.ended for link in self._links.values()):
+            self.ended.set()
+        self._inbox.ring()
+
+    async def _finish(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
+        self._inbox.ring()
+
+    async def _bury(self, batch: MessageBatch, link: TopicConsumer) -> None:
+        assert self._dead_letters is not None
+        try:
+            await self._dead_letters.bury(batch, str(TopicName.parse(batch.topic).base))
+        except ClientError as error:
+            log.warning("dead_letter.not_published", topic=batch.topic, reason=str(error))
+            link.negative_acknowledge(batch.message_id)
+        else:
+            link.acknowledge_entry(batch.message_id)
+
+    async def _keep_partitions_up_to_date(self, every_s: float) -> None:
+        assert self._add_partitions is not None
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self._add_partitions(self)
+            except ClientError as error:
+                log.warning("partitions.not_updated", topic=self.topic, reason=str(error))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"consumer of {self.topic}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"the consumer of {self.topic} is closed")
+        for link in self._links.values():
+            link.check_usable()
+
+    def _link_of(self, what: Acknowledgeable) -> TopicConsumer:
+        """The consumer of the topic that something came from."""
+        if not isinstance(what, MessageId):
+            return self._links[what.topic]
+        if len(self._links) == 1:
+            return next(iter(self._links.values()))
+        found = [link for link in self._links.values() if link.partition == what.partition]
+        if len(found) != 1:
+            raise InvalidUse(f"{what} may be of any of several topics: name the message itself")
+        return found[0]

@@ -1,0 +1,112 @@
+"""Producers: of one topic, and of a partitioned one."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from magnetar.client.outgoing import OutgoingMessage
+from magnetar.protocol.ids import MessageId
+
+DUPLICATE = MessageId(-1, -1)
+"""The id of a message that the broker had already, under the same producer name and sequence id."""
+
+
+class Producer(ABC):
+    """Sends messages to a topic, in order. Made by `Client.create_producer`.
+
+    What is sent while there is no connection waits for one. After a reconnection everything without a
+    receipt is sent again in order, so that without deduplication a message may be stored twice; with
+    it, what the broker says it has is dropped and told as `DUPLICATE`.
+    """
+
+    topic: str
+    name: str
+    """The producer's name, given or chosen by the broker."""
+
+    @property
+    @abstractmethod
+    def last_sequence_id(self) -> int:
+        """The highest sequence id known to be stored under this name; -1 if none is."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+
+    @abstractmethod
+    def send_nowait(
+        self,
+        payload: bytes | None,
+        *,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: int | None = None,
+    ) -> asyncio.Future[MessageId]:
+        """Queue a message; the future tells its id once it is stored.
+
+        Args:
+            payload: the message; None is a null value, a tombstone for compaction.
+            key: decides the partition, and what compaction and Key_Shared subscriptions go by.
+            event_time: milliseconds since 1970, by the application.
+            sequence_id: the producer's next one by default; what is at or below the broker's
+                `last_sequence_id` is not sent but told as `DUPLICATE` at once.
+            deliver_at: milliseconds since 1970, for shared subscriptions: not before.
+        Raises:
+            ProducerQueueFull: too much is pending; nothing was queued.
+            ClientError: the producer is closed, or cannot go on.
+        """
+
+    @abstractmethod
+    def send_batch_nowait(
+        self, messages: Sequence[OutgoingMessage | bytes]
+    ) -> asyncio.Future[list[MessageId]]:
+        """Queue messages as one entry, just as given; the future tells their ids, in order.
+
+        Their sequence ids, where given, must increase. Those at or below the broker's
+        `last_sequence_id` are left out and told as `DUPLICATE`.
+
+        Raises:
+            ProducerQueueFull, ClientError: as `send_nowait`.
+            InvalidUse: their sequence ids do not increase, they belong to several partitions, or one
+                has a delivery time.
+            MessageTooLarge: together they exceed what the broker takes.
+        """
+
+    @abstractmethod
+    async def send(
+        self,
+        payload: bytes | None,
+        *,
+        key: str | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: int | None = None,
+    ) -> MessageId:
+        """Send a message, waiting for room if need be, and return its id once it is stored.
+
+        It does not wait for a batch to fill, but shares an entry with whatever else is sent in the
+        same turn of the loop.
+
+        Raises:
+            SendTimedOut: no receipt in time.
+            BrokerRefused: the broker will not have it.
+        """
+
+    @abstractmethod
+    async def room(self) -> None:
+        """Wait until `send_nowait` may be called again without raising `ProducerQueueFull`."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Send what waits in a batch and wait for all receipts; raise the first error among them."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Flush, and let the broker forget the producer. Errors were told by each message's future."""
