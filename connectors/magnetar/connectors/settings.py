@@ -57,8 +57,14 @@ class Field:
         }
 
 
-def parse_settings(fields: Iterable[Field], configs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every field's value: parsed, or its default. Raises InvalidSetting for the first that is wrong."""
+def parse_settings(
+    fields: Iterable[Field], configs: Mapping[str, Any], secret: Callable[[str], str | None] | None = None
+) -> dict[str, Any]:
+    """Every field's value: parsed, or its default. Raises InvalidSetting for the first that is wrong.
+
+    Args:
+        secret: asked for the value of a sensitive field that `configs` does not have.
+    """
     known = {field.name: field for field in fields}
     for key in configs:
         if key not in known and not key.startswith("__"):  # Pulsar reserves __NAMES__ for itself.
@@ -68,6 +74,8 @@ def parse_settings(fields: Iterable[Field], configs: Mapping[str, Any]) -> dict[
     values: dict[str, Any] = {}
     for name, field in known.items():
         given = configs.get(name)
+        if given is None and field.sensitive and secret is not None:
+            given = secret(name)
         if given is None or given == "":
             if field.required:
                 raise InvalidSetting(name, "is required")

@@ -76,10 +76,12 @@ def _check_builtin(kind: Kind, archive: str, config: Any) -> None:
 
     try:
         connector = builtin_connector(archive, "source" if kind is Kind.SOURCE else "sink")
-        secrets = config.secrets or {}
-        known = {field.name for field in connector.fields() if field.sensitive}
-        filled = {name: "secret://" for name in known if name in secrets}
-        connector.check({**filled, **(config.configs or {})})
+        from_secrets = {
+            field.name: "secret://" + field.name  # Its value is known where the connector runs, not here.
+            for field in connector.fields()
+            if field.sensitive and field.name in (config.secrets or {})
+        }
+        connector.check({**from_secrets, **(config.configs or {})})
     except ConnectorError as error:
         raise BadRequest(f"{archive}: {error}") from error
 

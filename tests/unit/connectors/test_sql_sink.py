@@ -27,12 +27,13 @@ class Host:
 
     def __init__(self) -> None:
         self.rejected: list[tuple[bytes, str]] = []
+        self.secrets: dict[str, str] = {}
 
     def reject(self, record: Record, error: Exception) -> None:
         self.rejected.append((record.value, str(error)))
 
     def secret(self, name: str) -> str | None:
-        return None
+        return self.secrets.get(name)
 
     def record_metric(self, name: str, value: float) -> None:
         raise AssertionError(f"{name} {value}")
@@ -208,6 +209,15 @@ def test_a_wrong_setting_is_named(
     database.execute("CREATE TABLE plain (k INTEGER, v TEXT)")
     with pytest.raises(error, match=reason):
         written(tmp_path, [], **config)
+
+
+def test_the_url_may_come_from_a_secret(tmp_path: Path, database: sqlite3.Connection) -> None:
+    host, sink = Host(), SqlSink()
+    host.secrets["url"] = f"sqlite:///{tmp_path / 'a.db'}"
+    sink.open({"table": "t"}, host)
+    sink.write([Record(b'{"a": 1}')])
+    sink.close()
+    assert database.execute("SELECT * FROM t").fetchall() == [(1,)]
 
 
 def test_a_password_is_not_shown() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,15 @@ class SqlSettings:
     batch_records: int
 
     @classmethod
-    def parse(cls, configs: Mapping[str, Any]) -> SqlSettings:
-        """Raises InvalidSetting."""
-        settings = cls(**parse_settings(FIELDS, configs))
+    def parse(
+        cls, configs: Mapping[str, Any], secret: Callable[[str], str | None] | None = None
+    ) -> SqlSettings:
+        """Raises InvalidSetting.
+
+        Args:
+            secret: where a sensitive setting that is absent is looked for.
+        """
+        settings = cls(**parse_settings(FIELDS, configs, secret))
         if "://" not in settings.url:
             raise InvalidSetting("url", "must look like dialect://…, for example sqlite:////data/flights.db")
         if settings.key and len(set(settings.key)) < len(settings.key):

@@ -40,7 +40,7 @@ class SqlSink(Sink):
         self._table: Table | None = None
 
     def open(self, config: Mapping[str, Any], context: SinkContext) -> None:
-        self._settings = SqlSettings.parse(config)
+        self._settings = SqlSettings.parse(config, context.secret)
         self._context = context
         try:
             import sqlalchemy
