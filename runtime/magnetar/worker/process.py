@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from magnetar.environment.logs import get_logger
-from magnetar.worker import lifeline
 from magnetar.worker.launching import ExitReport, LaunchEvents, LaunchPlan
 from magnetar.worker.log_file import LogFile
 
 EX_CONFIG = 78
 """The exit code of a process that cannot work as it is configured. Source: sysexits.h."""
+LIFELINE = Path(__file__).with_name("lifeline.py")
 LINE_BYTES_MAX = 64 * 1024
 READ_BYTES = 16 * 1024
 
@@ -143,7 +143,7 @@ def _prepare(plan: LaunchPlan) -> tuple[Path, int]:
 def _spawn(plan: LaunchPlan, spec: Path, log_descriptor: int) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-m", plan.module, "--spec", str(spec)]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", lifeline.__file__, str(os.getpid()), *program],
+        [sys.executable, "-I", "-S", str(LIFELINE), str(os.getpid()), *program],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log_descriptor,
