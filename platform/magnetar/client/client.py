@@ -383,6 +383,7 @@ class Client:
         results = await asyncio.gather(*(link.open() for link in links), return_exceptions=True)
         failure = next((result for result in results if result is not None), None)
         if failure is not None:
+            await consumer.drop_links(links)
             raise failure
 
 

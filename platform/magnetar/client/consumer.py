@@ -249,6 +249,12 @@ class Consumer:
         """Take in consumers of single topics that are attached."""
         self._links.update((link.topic, link) for link in links)
 
+    async def drop_links(self, links: Sequence[TopicConsumer]) -> None:
+        """Give up consumers that could not all be attached."""
+        for link in links:
+            self._links.pop(link.topic, None)
+        await asyncio.gather(*(link.close() for link in links))
+
     def on_change(self) -> None:
         """One of the topics has ended, or has failed."""
         if self._links and all(link.ended for link in self._links.values()):
