@@ -73,12 +73,17 @@ class Components:
 
     async def resume(self) -> None:
         """After a start: run what should run, finish deletions that were cut short, drop unused packages."""
-        async for component in self._registry.all():
-            if component.deleting:
+        async for name in self._registry.names():
+            try:
+                component = await self._registry.get(name)
+            except WorkerError as error:  # Others can run.
+                log.error("component.unreadable", component=str(name), reason=str(error))
+                continue
+            if component is not None and component.deleting:
                 self._finish_deletion(component)
-            else:
+            elif component is not None:
                 self._apply(component)
-        await self._packages.remove_unused(self._used_packages)
+        await self._drop_unused_packages()
 
     async def stop(self) -> None:
         """Stop every process. What is deployed stays deployed."""
@@ -152,7 +157,7 @@ class Components:
                 changed = await self._registry.change(changed)
             log.info("component.updated", component=str(name), revision=changed.revision)
             self._apply(changed)
-        await self._packages.remove_unused(self._used_packages)
+        await self._drop_unused_packages()
 
     async def delete(self, kind: Kind, name: ComponentName) -> None:
         """Stop and remove a component, and its subscriptions unless its configuration keeps them."""
@@ -203,7 +208,7 @@ class Components:
             async with self._packages.holding(upload) as package:
                 yield package
         except BaseException:
-            await self._packages.remove_unused(self._used_packages)
+            await self._drop_unused_packages()
             raise
 
     # --- Asking ---------------------------------------------------------------------------------------------------
@@ -373,7 +378,7 @@ class Components:
         work_dir = self._planner.work_dir(component.kind, component.name, component.epoch)
         await asyncio.to_thread(shutil.rmtree, work_dir, ignore_errors=True)
         await self._registry.remove(component)
-        await self._packages.remove_unused(self._used_packages)
+        await self._drop_unused_packages()
 
     async def _remove_subscriptions(self, component: Component) -> None:
         from magnetar.functions.config import SourceConfig
@@ -393,6 +398,12 @@ class Components:
             topics = await self._admin.topics(tenant, namespace)
             matched += [topic for topic in topics if re.fullmatch(pattern, topic)]
         return matched
+
+    async def _drop_unused_packages(self) -> None:
+        try:
+            await self._packages.remove_unused(self._used_packages)
+        except (WorkerError, OSError) as error:  # They take space, and do no other harm.
+            log.error("packages.not_dropped", reason=str(error))
 
     async def _used_packages(self) -> set[str]:
         return {

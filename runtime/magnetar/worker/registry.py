@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from magnetar.worker.component import Component, ComponentName
-from magnetar.worker.errors import Conflict, PlatformUnavailable
+from magnetar.worker.errors import BadRequest, Conflict, PlatformUnavailable
 
 if TYPE_CHECKING:
     from magnetar.metadata.store import MetadataStore
@@ -51,11 +51,17 @@ class Registry:
         except NotFound:  # A removal whose answer was lost.
             return
 
-    async def all(self) -> AsyncIterator[Component]:
+    async def names(self) -> AsyncIterator[ComponentName]:
         for tenant in await self._metadata.children(ROOT):
             for namespace in await self._metadata.children(f"{ROOT}/{tenant}"):
-                async for component in self.in_namespace(unquote(tenant), unquote(namespace)):
-                    yield component
+                for name in await self._metadata.children(f"{ROOT}/{tenant}/{namespace}"):
+                    yield ComponentName(unquote(tenant), unquote(namespace), unquote(name))
+
+    async def all(self) -> AsyncIterator[Component]:
+        async for name in self.names():
+            component = await self.get(name)
+            if component is not None:
+                yield component
 
     async def in_namespace(self, tenant: str, namespace: str) -> AsyncIterator[Component]:
         """By name."""
@@ -88,7 +94,7 @@ class Registry:
             return epoch
 
     async def _put(self, component: Component, expected_version: int) -> Component:
-        from magnetar.metadata.errors import AlreadyExists, BadVersion, NotFound
+        from magnetar.metadata.errors import AlreadyExists, BadVersion, NotFound, ValueTooLarge
 
         try:
             version = await self._metadata.put(
@@ -96,6 +102,8 @@ class Registry:
             )
         except (AlreadyExists, BadVersion, NotFound) as error:
             raise Conflict(f"{component.name} was changed meanwhile") from error
+        except ValueTooLarge as error:
+            raise BadRequest(f"the configuration of {component.name} is too large: {error}") from error
         return replace(component, metadata_version=version)
 
 

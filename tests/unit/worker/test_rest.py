@@ -142,6 +142,17 @@ async def test_what_is_deployed_comes_back_with_the_worker(platform: Any) -> Non
     assert platform.launcher.running[0].package
 
 
+async def test_a_record_that_cannot_be_read_stops_no_other(platform: Any) -> None:
+    await platform.register("good")
+    for name, value in (("newer", b'{"version": 2}'), ("torn", b'{"vers')):
+        await platform.metadata.put(f"/magnetar/functions/public/default/{name}", value)
+    await platform.restart_worker()
+    assert [child.plan.spec["config"]["name"] for child in platform.launcher.running] == ["good"]
+    assert platform.launcher.running[0].package, "nothing is dropped while something is not known"
+    newer = await platform.client.get("/v3/functions/public/default/newer")
+    assert "is stored in format 2" in reason(newer, 500)
+
+
 async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_worker(platform: Any) -> None:
     await platform.register()
     platform.admin.refusal = "the broker is away"
