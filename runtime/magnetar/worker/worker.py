@@ -131,21 +131,29 @@ class Worker:
         unanswered: dict[tuple[str, int], int] = {}
         while True:
             await asyncio.sleep(self.settings.health_check_interval_s)
-            await asyncio.to_thread(_turn_over, [plan.log for plan in self._supervisor.plans()])
-            running = list(self._supervisor.running())
-            answers = await asyncio.gather(
-                *(self._control.healthy(self._supervisor.control_ports(key)) for key, _ in running)
-            )
-            unanswered = {
-                launched: unanswered.get(launched, 0) + 1
-                for launched, healthy in zip(running, answers, strict=True)
-                if not healthy
-            }
-            for (key, launch), times in unanswered.items():
-                if times >= self.settings.health_checks_failed_max:
-                    self._supervisor.unresponsive(
-                        key, launch, f"it did not answer {times} health checks in a row"
-                    )
+            try:
+                await asyncio.to_thread(_turn_over, [plan.log for plan in self._supervisor.plans()])
+                unanswered = await self._check_health(unanswered)
+            except Exception as error:  # Whatever it is, the next round may do better.
+                log.exception("worker.watch_failed", error=repr(error))
+
+    async def _check_health(self, unanswered: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """How often in a row each running process has not answered; too often, and it is replaced."""
+        running = list(self._supervisor.running())
+        answers = await asyncio.gather(
+            *(self._control.healthy(self._supervisor.control_ports(key)) for key, _ in running)
+        )
+        silent = {
+            launched: unanswered.get(launched, 0) + 1
+            for launched, healthy in zip(running, answers, strict=True)
+            if not healthy
+        }
+        for (key, launch), times in silent.items():
+            if times >= self.settings.health_checks_failed_max:
+                self._supervisor.unresponsive(
+                    key, launch, f"it did not answer {times} health checks in a row"
+                )
+        return silent
 
 
 def _turn_over(logs: list[LogFile]) -> None:

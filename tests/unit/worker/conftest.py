@@ -90,8 +90,10 @@ class FakeControl(InstanceControl):
     async def metrics(self, ports: Mapping[int, int]) -> dict[int, InstanceMetrics]:
         return {i: InstanceMetrics(received=5, processed=4, average_latency_ms=2.0 + i) for i in ports}
 
+    well: bool = True
+
     async def healthy(self, ports: Mapping[int, int]) -> bool:
-        return True
+        return self.well
 
 
 @dataclass
@@ -223,8 +225,20 @@ class Platform:
 
 
 @pytest.fixture
-async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
-    platform = Platform(tmp_path / "data")
-    await platform.worker.start()
-    yield platform
-    await platform.close()
+async def make_platform(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Platform]]]:
+    made: list[Platform] = []
+
+    async def make(**settings: Any) -> Platform:
+        platform = Platform(tmp_path / "data", **settings)
+        made.append(platform)
+        await platform.worker.start()
+        return platform
+
+    yield make
+    for platform in made:
+        await platform.close()
+
+
+@pytest.fixture
+async def platform(make_platform: Callable[..., Awaitable[Platform]]) -> Platform:
+    return await make_platform()

@@ -414,6 +414,17 @@ async def test_a_worker_that_stops_kills_what_does_not_finish(platform: Any) -> 
     assert platform.launcher.running == []
 
 
+async def test_a_process_that_does_not_answer_is_replaced(make_platform: Any) -> None:
+    platform = await make_platform(health_check_interval_s=0.01)
+    await platform.register()
+    (child,) = platform.launcher.running
+    platform.control.well = False
+    await platform.until(lambda: platform.launcher.running not in ([child], []))
+    platform.control.well = True
+    status = (await platform.status())["instances"][0]["status"]
+    assert status["error"] == "it did not answer 3 health checks in a row"
+
+
 async def test_missing_java_is_told_when_a_window_is_created(platform: Any, monkeypatch: Any) -> None:
     from magnetar.spark import java
     from magnetar.spark.errors import JavaMissing
