@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
 
+from magnetar.environment import flight_recorder
 from magnetar.environment.errors import DiskFailed
 from magnetar.environment.logs import get_logger
 
@@ -249,6 +250,7 @@ def fail_stop(error: BaseException) -> NoReturn:
     """
     _log.error("process.failed_stop", error=str(error), exit_code=EXIT_DISK_FAILED)
     os.write(2, f"magnetar: stopped at once: {error}\n".encode())
+    flight_recorder.dump(last=200)
     os._exit(EXIT_DISK_FAILED)
 
 

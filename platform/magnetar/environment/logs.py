@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+from types import TracebackType
 from typing import Any, TextIO
+
+from magnetar.environment import flight_recorder
 
 
 class Logger:
-    """Writes facts with fields. Cheap where the level is off."""
+    """Writes facts with fields, and keeps them for the flight recorder where their level is off."""
 
     __slots__ = ("_fields", "_logger")
 
@@ -45,8 +49,9 @@ class Logger:
         self._write(logging.ERROR, event, fields, exc_info=True)
 
     def _write(self, level: int, event: str, fields: dict[str, Any], *, exc_info: bool = False) -> None:
+        merged = {**self._fields, **fields} if self._fields else fields
+        flight_recorder.keep(self._logger.name, event, merged)
         if self._logger.isEnabledFor(level):
-            merged = {**self._fields, **fields}
             self._logger.log(level, event, extra={"fields": merged}, exc_info=exc_info)
 
 
@@ -94,6 +99,14 @@ def configure(level: str = "INFO", *, stream: TextIO | None = None, as_json: boo
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    signal.signal(signal.SIGUSR2, lambda *_: flight_recorder.dump())
+    sys.excepthook = _tell_and_dump
+
+
+def _tell_and_dump(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.__excepthook__(kind, error, trace)
+    if not issubclass(kind, KeyboardInterrupt):
+        flight_recorder.dump(last=200)
 
 
 def _plain(value: Any) -> str:
