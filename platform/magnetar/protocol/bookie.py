@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
@@ -79,7 +79,7 @@ class EntryRead:
     """The answer to a read. `entry` is the stored entry with its header, empty unless the status is OK."""
 
     status: BookieStatus
-    entry: bytes = b""
+    entry: bytes = field(default=b"", repr=False)
     lac: int = NO_LAC
 
 
@@ -94,7 +94,7 @@ class LacRead:
     status: BookieStatus
     lac: int = NO_LAC
     last_entry: int = -1
-    entry: bytes = b""
+    entry: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

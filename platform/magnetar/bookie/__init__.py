@@ -1,0 +1,14 @@
+"""A bookie: it makes entries durable, keeps them and gives them back, and lets nobody write to a fenced ledger.
+
+May import `magnetar.protocol`, `magnetar.metadata`, `magnetar.environment` and `magnetar.metrics`. Formats are in
+`docs/formats/`. Start with `bookie.py`, the object that both a ledger client in this process and `server.py` talk to;
+behind it:
+
+    write path   journal.py (group commit) and write_cache.py, then storage.py: entry_log.py, index.py, ledger_table.py
+    read path    write_cache.py, read_cache.py, storage.py
+    start        directory.py, storage.py, journal_replay.py
+    upkeep       garbage.py
+
+The event loop owns all state of ledgers and caches; threads only move bytes: one writes the journal, one writes
+storage, a few read.
+"""

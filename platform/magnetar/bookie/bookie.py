@@ -1,0 +1,604 @@
+"""The bookie: takes entries, makes them durable, gives them back, and fences.
+
+An object with the interface of a `BookieConnection`: a ledger client in the same process calls it directly,
+`server.py` calls it for those behind a socket. All its methods belong to the loop it was started on.
+
+An add passes the fence check and enters the write cache in one step of the loop, and so does a fence take effect: what
+passed before the fence is seen by the reads that follow it, and nothing passes after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.directory import JOURNAL, Cookie, open_directory
+from magnetar.bookie.door import Door, WaitingAdd
+from magnetar.bookie.errors import BookieNotRunning
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.ledger_table import LedgerState, LedgerTable
+from magnetar.bookie.read_cache import ReadCache
+from magnetar.bookie.reads import Reader, ReadFailed
+from magnetar.bookie.record import Kind, encode_explicit_lac, encode_registration
+from magnetar.bookie.segments import Segments
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.startup import replay_journal
+from magnetar.bookie.storage import Storage
+from magnetar.bookie.write_cache import CacheHalf, Parts, WriteCache
+from magnetar.environment.clock import Clock
+from magnetar.environment.crash import crash_point
+from magnetar.environment.directory_lock import DirectoryLock
+from magnetar.environment.disk import Disk, fail_stop
+from magnetar.environment.logs import get_logger
+from magnetar.metrics.sample import Sample, counter, gauge
+from magnetar.protocol.bookie import (
+    LAST_ENTRY,
+    NO_LAC,
+    AddDone,
+    AddFlags,
+    BookieInfo,
+    BookieStatus,
+    EntryRead,
+    LacRead,
+)
+from magnetar.protocol.bookie_frames import MAX_ENTRY_BYTES, MAX_RUN_BYTES
+from magnetar.protocol.buffers import Buffer
+from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
+
+_READ_ONLY_CHECK_S = 5.0
+_PARTS_MAX = 6
+_OK = BookieStatus.OK
+
+log = get_logger("magnetar.bookie")
+
+
+@dataclass(slots=True)
+class _Running:
+    """What exists between start and stop."""
+
+    lock: DirectoryLock
+    cookie: Cookie
+    storage: Storage
+    table: LedgerTable
+    cache: WriteCache
+    segments: Segments
+    journal: Journal
+    replayed: int
+    free_bytes: int
+
+
+class Bookie:
+    def __init__(
+        self,
+        settings: BookieSettings,
+        *,
+        disk: Disk,
+        clock: Clock,
+        bookie_id: str,
+        on_disk_failure: Callable[[BaseException], object] = fail_stop,
+    ) -> None:
+        """`on_disk_failure` must not return in production: after a failed sync nothing can be promised."""
+        self.settings = settings
+        self.bookie_id = bookie_id
+        self.read_only = False
+        self._disk = disk
+        self._clock = clock
+        self._on_disk_failure = on_disk_failure
+        self._serving = False
+        self._cookie: Cookie | None = None
+        self._read_only_timer: asyncio.TimerHandle | None = None
+        self.adds = 0
+        self.add_bytes = 0
+        self.reads = 0
+
+    # Starting and stopping.
+
+    async def start(self) -> None:
+        """Open the data directory, or make one, and bring back what was acknowledged.
+
+        Raises:
+            DirectoryInUse: another process runs on it.
+            ForeignDirectory, NewerFormat, DirectoryDamaged, JournalCorrupt: see `errors.py`.
+        """
+        settings = self.settings
+        self._loop = asyncio.get_running_loop()
+        self._storage_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-storage")
+        self._read_threads = ThreadPoolExecutor(settings.read_threads, thread_name_prefix="bookie-read")
+        try:
+            running = await self._loop.run_in_executor(self._storage_thread, self._open)
+        except BaseException:
+            self._storage_thread.shutdown(wait=False)
+            self._read_threads.shutdown(wait=False)
+            raise
+        self._running = running
+        self._cookie = running.cookie
+        self._table, self._cache, self._journal = running.table, running.cache, running.journal
+        self._read_cache = ReadCache(settings.read_cache_bytes)
+        self._reader = Reader(self._cache, self._read_cache, running.storage, self._read_threads)
+        self._door = Door(
+            wait_s=settings.add_wait_s,
+            max_bytes=settings.waiting_adds_bytes,
+            has_room=self._find_room,
+            admit=self._admit_waiting,
+        )
+        self._checkpointer = Checkpointer(
+            self._cache,
+            self._table,
+            self._journal,
+            running.segments,
+            running.storage,
+            self._storage_thread,
+            interval_s=settings.flush_interval_s,
+            free_bytes=self._free_bytes,
+            on_ended=self._on_checkpoint,
+            on_failure=self._on_disk_failure,
+        )
+        self._journal.on_acknowledged = self._let_in
+        self._check_space(running.free_bytes)
+        self._serving = True
+        if self._checkpointer.is_needed:
+            self._checkpointer.schedule()
+        log.info(
+            "bookie.started",
+            bookie=self.bookie_id,
+            directory=str(settings.directory),
+            ledgers=len(self._table),
+            replayed=running.replayed,
+        )
+
+    def _open(self) -> _Running:
+        settings, disk = self.settings, self._disk
+        disk.make_directory(settings.directory)
+        lock = DirectoryLock(settings.directory)
+        storage: Storage | None = None
+        try:
+            cookie = open_directory(disk, settings.directory, self.bookie_id, self._clock)
+            storage = Storage(
+                disk,
+                settings.directory,
+                instance=cookie.instance_id,
+                clock=self._clock,
+                entry_log_bytes=settings.entry_log_bytes,
+                read_ahead_bytes=settings.read_ahead_bytes,
+            )
+            table = storage.open()
+            cache = WriteCache(settings.write_cache_bytes // 2)
+            segments = Segments(
+                disk,
+                settings.directory / JOURNAL,
+                segment_bytes=settings.journal_segment_bytes,
+                first_bytes=settings.journal_first_bytes,
+                clock=self._clock,
+            )
+            segments.remove_spares()
+            replay = JournalReplay(segments, storage.checkpoint_state.mark)
+            replay_journal(replay, table, cache, storage)
+            journal = Journal(segments, on_failure=self._on_disk_failure)
+            journal.start(self._loop, replay.last_segment + 1, replay.next_sequence)
+            if not replay.records:  # Nothing to keep the old segments for.
+                storage.checkpoint(CacheHalf(), table.take_changes(), journal.durable, None)
+                segments.release(journal.durable.segment)
+        except BaseException:
+            if storage is not None:
+                storage.close(seal=False)
+            lock.release()
+            raise
+        free_bytes = self._free_bytes()
+        return _Running(lock, cookie, storage, table, cache, segments, journal, replay.records, free_bytes)
+
+    async def stop(self) -> None:
+        """Refuse what comes, finish what was taken, flush, and let go of the directory."""
+        if not self._serving:
+            return
+        self._serving = False
+        if self._read_only_timer is not None:
+            self._read_only_timer.cancel()
+        self._door.close()
+        await self._journal.stop()
+        flushed = await self._last_checkpoint()
+        self._checkpointer.stop()
+        await asyncio.to_thread(self._read_threads.shutdown)
+        await self.in_storage_thread(partial(self._running.storage.close, seal=flushed))
+        self._storage_thread.shutdown()
+        self._running.lock.release()
+        log.info("bookie.stopped", bookie=self.bookie_id, flushed=flushed)
+
+    async def _last_checkpoint(self) -> bool:
+        if not self._checkpointer.is_needed:
+            return True
+        try:
+            async with asyncio.timeout(self.settings.stop_wait_s):
+                await self._checkpointer.run()
+        except TimeoutError:
+            log.warning("bookie.stopped_unflushed", reason=self._checkpointer.failing or "too slow")
+            return False
+        return True
+
+    async def close(self) -> None:
+        """A client lets go of its connection. The bookie itself goes on: that is what `stop` is for."""
+
+    @property
+    def instance_id(self) -> str:
+        """The data directory's identity. Raises BookieNotRunning before the first start."""
+        if self._cookie is None:
+            raise BookieNotRunning
+        return self._cookie.instance_id
+
+    @property
+    def directory_is_fresh(self) -> bool:
+        """Whether this start made the directory: it has never held an entry."""
+        return self._cookie is not None and self._cookie.fresh
+
+    # Adding.
+
+    def add_entry(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        parts: Sequence[Buffer],
+        flags: AddFlags,
+        master_key: bytes,
+        done: AddDone,
+    ) -> None:
+        if not self._serving:
+            asyncio.get_running_loop().call_soon(done, BookieStatus.UNREACHABLE)
+            return
+        entry = _stored_form(parts)
+        size = sum(map(len, entry))
+        if not self._door and self._find_room(size):
+            self._admit(ledger_id, entry_id, entry, size, flags, master_key, done)
+        else:
+            self._door.wait(WaitingAdd(ledger_id, entry_id, entry, size, flags, master_key, done))
+
+    def _find_room(self, size: int) -> bool:
+        """Whether an entry may come in; a full half of the cache is sent off to be flushed, if the other is free."""
+        if self._journal.pending_bytes >= self.settings.journal_pending_bytes:
+            return False
+        return self._cache.has_room(size) or (self._checkpointer.begin() and self._cache.has_room(size))
+
+    def _let_in(self) -> None:
+        if self._door:
+            self._door.let_in()
+
+    def _on_checkpoint(self) -> None:
+        self._let_in()
+        if self._serving and not self.read_only:
+            self._check_space(self._checkpointer.free_bytes)
+
+    def _admit_waiting(self, add: WaitingAdd) -> None:
+        self._admit(*add)
+
+    def _admit(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        entry: Parts,
+        size: int,
+        flags: AddFlags,
+        master_key: bytes,
+        done: AddDone,
+    ) -> None:
+        """Check, put into the cache and queue for the journal: one step, which no fence can come between."""
+        head = entry[0]
+        if len(head) != ENTRY_HEADER_BYTES or size > MAX_ENTRY_BYTES or ledger_id < 0 or entry_id < 0:
+            self._refuse(done, BookieStatus.BAD_REQUEST)
+            return
+        header_ledger, header_entry, lac, _, _ = ENTRY_HEADER.unpack(head)
+        if (
+            header_ledger != ledger_id
+            or header_entry != entry_id
+            or not entry_digest_matches(head, entry[1:])
+        ):
+            log.warning(
+                "add.refused", ledger_id=ledger_id, entry_id=entry_id, reason="header or checksum differ"
+            )
+            self._refuse(done, BookieStatus.BAD_REQUEST)
+            return
+        if self.read_only and not flags:
+            self._refuse(done, BookieStatus.READ_ONLY)
+            return
+        state = self._table.get(ledger_id)
+        if state is None:
+            if not master_key:
+                self._refuse(done, BookieStatus.UNAUTHORIZED)
+                return
+            state = self._register(ledger_id, master_key)
+        elif state.master_key != master_key:
+            self._refuse(done, BookieStatus.UNAUTHORIZED)
+            return
+        if state.fenced and not flags & AddFlags.RECOVERY:
+            self._refuse(done, BookieStatus.FENCED)
+            return
+        self._cache.put(ledger_id, entry_id, entry, size)
+        crash_point("bookie.add.cached")
+        if entry_id > state.last_entry and state.tail_known:
+            state.last_entry = entry_id
+        else:
+            state.last_entry = max(state.last_entry, entry_id)
+            self._read_cache.drop(ledger_id, entry_id)
+        if lac > state.lac:
+            state.lac = lac
+        self.adds += 1
+        self.add_bytes += size
+        self._checkpointer.schedule()
+        self._journal.append(Kind.ENTRY, size, entry, done)
+
+    def _refuse(self, done: AddDone, status: BookieStatus) -> None:
+        self._loop.call_soon(done, status)
+
+    def _register(self, ledger_id: int, master_key: bytes) -> LedgerState:
+        state = self._table.register(ledger_id, master_key)
+        body = encode_registration(ledger_id, master_key)
+        self._journal.append(Kind.REGISTRATION, len(body), (body,), None)
+        self._checkpointer.schedule()
+        return state
+
+    # Fencing.
+
+    def _fence(self, ledger_id: int, master_key: bytes) -> tuple[BookieStatus, asyncio.Future[None] | None]:
+        """Fence a ledger from this step on. The future, if any, is done when that is durable."""
+        if not master_key or ledger_id < 0:
+            return BookieStatus.UNAUTHORIZED, None
+        state = self._table.get(ledger_id)
+        if state is None:
+            state = self._register(ledger_id, master_key)
+        elif state.master_key != master_key:
+            return BookieStatus.UNAUTHORIZED, None
+        if not state.fenced:
+            state.fenced = True
+            state.fencing = self._loop.create_future()
+            self._table.changed(state)
+            self._checkpointer.schedule()
+            body = encode_registration(ledger_id, master_key)
+            self._journal.append(Kind.FENCE, len(body), (body,), partial(_fence_is_durable, state))
+            log.info("ledger.fenced", ledger_id=ledger_id)
+        return _OK, state.fencing
+
+    async def _fence_durable(self, fencing: asyncio.Future[None] | None) -> BookieStatus:
+        """Every answer to a fencing request waits here, whatever it says."""
+        if fencing is None:
+            return _OK
+        try:
+            async with asyncio.timeout(self.settings.fence_wait_s):
+                await asyncio.shield(fencing)
+        except TimeoutError:
+            return BookieStatus.TIMEOUT
+        return _OK
+
+    # Reading.
+
+    async def read_entry(
+        self, ledger_id: int, entry_id: int, *, fence: bool = False, master_key: bytes = b""
+    ) -> EntryRead:
+        if not self._serving:
+            return EntryRead(BookieStatus.UNREACHABLE)
+        self.reads += 1
+        fencing = None
+        if fence:
+            status, fencing = self._fence(ledger_id, master_key)
+            if status is not _OK:
+                return EntryRead(status)
+        answer = await self._read_entry(ledger_id, entry_id)
+        status = await self._fence_durable(fencing)
+        return answer if status is _OK else EntryRead(status)
+
+    async def _read_entry(self, ledger_id: int, entry_id: int) -> EntryRead:
+        state = self._table.get(ledger_id)
+        if state is None:
+            return EntryRead(BookieStatus.NO_SUCH_LEDGER)
+        try:
+            if entry_id == LAST_ENTRY:
+                entry = await self._reader.last(state)
+            elif entry_id < 0:
+                return EntryRead(BookieStatus.BAD_REQUEST)
+            else:
+                entry = await self._reader.entry(ledger_id, entry_id)
+        except ReadFailed:
+            return EntryRead(BookieStatus.IO_ERROR, lac=state.lac)
+        if entry is None:
+            return EntryRead(self._absent(BookieStatus.NO_SUCH_ENTRY), lac=state.lac)
+        return EntryRead(_OK, entry, state.lac)
+
+    async def read_entries(
+        self, ledger_id: int, first: int, count: int, max_bytes: int
+    ) -> tuple[BookieStatus, list[bytes]]:
+        if not self._serving:
+            return BookieStatus.UNREACHABLE, []
+        self.reads += 1
+        if first < 0 or count < 1:
+            return BookieStatus.BAD_REQUEST, []
+        if ledger_id not in self._table:
+            return BookieStatus.NO_SUCH_LEDGER, []
+        try:
+            entries = await self._reader.run(ledger_id, first, count, min(max_bytes, MAX_RUN_BYTES))
+        except ReadFailed:
+            return BookieStatus.IO_ERROR, []
+        return (_OK, entries) if entries else (self._absent(BookieStatus.NO_SUCH_ENTRY), [])
+
+    async def read_lac(self, ledger_id: int, *, fence: bool = False, master_key: bytes = b"") -> LacRead:
+        if not self._serving:
+            return LacRead(BookieStatus.UNREACHABLE)
+        self.reads += 1
+        fencing = None
+        if fence:
+            status, fencing = self._fence(ledger_id, master_key)
+            if status is not _OK:
+                return LacRead(status)
+        answer = await self._read_lac(ledger_id)
+        status = await self._fence_durable(fencing)
+        return answer if status is _OK else LacRead(status)
+
+    async def _read_lac(self, ledger_id: int) -> LacRead:
+        state = self._table.get(ledger_id)
+        if state is None:
+            return LacRead(BookieStatus.NO_SUCH_LEDGER)
+        try:
+            entry = await self._reader.last(state)
+        except ReadFailed:
+            return LacRead(BookieStatus.IO_ERROR)
+        status = self._absent(_OK)  # A tail in doubt might be longer, and its LAC higher.
+        if entry is None:
+            return LacRead(status, state.lac)
+        return LacRead(status, state.lac, ENTRY_HEADER.unpack_from(entry)[1], entry)
+
+    def _absent(self, status: BookieStatus) -> BookieStatus:
+        """`status`, unless entries may exist that the index does not know of."""
+        return BookieStatus.UNKNOWN if self._running.storage.doubt is not None else status
+
+    # Explicit LAC, information, deletion.
+
+    async def write_lac(self, ledger_id: int, lac: int, master_key: bytes = b"") -> BookieStatus:
+        if not self._serving:
+            return BookieStatus.UNREACHABLE
+        if lac < NO_LAC or ledger_id < 0:
+            return BookieStatus.BAD_REQUEST
+        state = self._table.get(ledger_id)
+        if not master_key or (state is not None and state.master_key != master_key):
+            return BookieStatus.UNAUTHORIZED
+        if state is None:
+            state = self._register(ledger_id, master_key)
+        if lac <= state.explicit_lac:
+            return _OK
+        state.explicit_lac = lac
+        self._table.changed(state)
+        self._checkpointer.schedule()
+        durable: asyncio.Future[None] = self._loop.create_future()
+        body = encode_explicit_lac(ledger_id, lac, master_key)
+        self._journal.append(
+            Kind.EXPLICIT_LAC, len(body), (body,), partial(_lac_is_durable, state, lac, durable)
+        )
+        return await self._fence_durable(durable)
+
+    async def info(self) -> BookieInfo:
+        def ask() -> BookieInfo:
+            return BookieInfo(
+                self._free_bytes(), shutil.disk_usage(self.settings.directory).total, self.read_only
+            )
+
+        return await asyncio.to_thread(ask)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forget a ledger that its owner has deleted. Its bytes go when garbage is collected."""
+        await self.delete_ledgers([ledger_id])
+
+    async def delete_ledgers(self, ledger_ids: Collection[int]) -> None:
+        self._expect_serving()
+        gone = [ledger_id for ledger_id in ledger_ids if self._table.remove(ledger_id)]
+        for ledger_id in gone:
+            self._cache.drop_ledger(ledger_id)
+            self._read_cache.drop_ledger(ledger_id)
+        if gone:
+            self._checkpointer.schedule()
+            # Behind a flush that may be running in the same thread, and so after whatever that has indexed.
+            await self.in_storage_thread(self._running.storage.delete_ledgers, gone)
+
+    # For garbage collection and tests.
+
+    @property
+    def storage(self) -> Storage:
+        self._expect_serving()
+        return self._running.storage
+
+    def ledgers(self) -> set[int]:
+        """The ledgers this bookie knows of at this moment."""
+        self._expect_serving()
+        return set(self._table)
+
+    async def checkpoint(self) -> None:
+        """Flush the write cache and move the mark, covering everything taken before this call."""
+        self._expect_serving()
+        await self._checkpointer.run()
+
+    async def in_storage_thread(self, function: Callable[..., object], *arguments: object) -> object:
+        """Run something that writes to storage, in its turn."""
+        return await self._loop.run_in_executor(self._storage_thread, function, *arguments)
+
+    def _expect_serving(self) -> None:
+        if not self._serving:
+            raise BookieNotRunning
+
+    # Space.
+
+    def _free_bytes(self) -> int:
+        return self._disk.free_bytes(self.settings.directory)
+
+    def _check_space(self, free_bytes: int | None) -> None:
+        """Read-only while space is short or storage cannot be written; looked at again until that is over."""
+        reason = self._checkpointer.failing
+        if free_bytes is not None and free_bytes < self.settings.free_bytes_min:
+            reason = f"only {free_bytes} bytes are free"
+        if (reason is not None) != self.read_only:
+            self.read_only = reason is not None
+            if reason is not None:
+                log.warning("bookie.read_only", reason=reason)
+            else:
+                log.info("bookie.writable")
+        if self.read_only:
+            self._read_only_timer = self._loop.call_later(_READ_ONLY_CHECK_S, self._look_for_space)
+
+    def _look_for_space(self) -> None:
+        asked = self._loop.run_in_executor(self._storage_thread, self._free_bytes)
+        asked.add_done_callback(self._on_space)
+
+    def _on_space(self, found: asyncio.Future[int]) -> None:
+        if self._serving:
+            self._check_space(found.result())
+
+    # Metrics.
+
+    def metrics(self) -> Iterator[Sample]:
+        labels = {"bookie": self.bookie_id}
+        yield gauge("bookie_SERVER_STATUS", int(self._serving and not self.read_only), labels)
+        if not self._serving:
+            return
+        journal, storage = self._journal, self._running.storage
+        yield counter("bookkeeper_server_ADD_ENTRY_count", self.adds, labels)
+        yield counter("bookkeeper_server_READ_ENTRY_count", self.reads, labels)
+        yield counter("bookie_WRITE_BYTES", self.add_bytes, labels)
+        yield counter("bookie_journal_JOURNAL_SYNC_count", journal.groups, labels)
+        yield counter("bookie_journal_JOURNAL_WRITE_BYTES", journal.synced_bytes, labels)
+        yield gauge("bookie_journal_JOURNAL_PENDING_BYTES", journal.pending_bytes, labels)
+        yield gauge("bookie_write_cache_size", self._cache.bytes, labels)
+        yield gauge("bookie_read_cache_size", self._read_cache.bytes, labels)
+        yield counter("bookie_read_cache_hits_count", self._read_cache.hits, labels)
+        yield counter("bookie_read_cache_misses_count", self._read_cache.misses, labels)
+        yield gauge("bookie_ledgers_count", len(self._table), labels)
+        yield gauge("bookie_adds_waiting", len(self._door), labels)
+        yield counter("bookie_adds_refused_count", self._door.refused, labels)
+        yield counter("bookie_checkpoints_count", self._checkpointer.completed, labels)
+        yield counter("bookie_flushed_entries_count", storage.flushed_entries, labels)
+        yield counter("bookie_flushed_bytes", storage.flushed_bytes, labels)
+        yield gauge("bookie_index_in_doubt", int(storage.doubt is not None), labels)
+
+
+def _stored_form(parts: Sequence[Buffer]) -> Parts:
+    """The header by itself, then the payload; bytes that come that way already are kept as they are."""
+    if 1 < len(parts) <= _PARTS_MAX and len(parts[0]) == ENTRY_HEADER_BYTES:
+        for part in parts:
+            if type(part) is not bytes:
+                break
+        else:
+            return tuple(parts)  # type: ignore[arg-type]  # All bytes, as just found.
+        return bytes(parts[0]), b"".join(parts[1:])
+    whole = parts[0] if len(parts) == 1 else b"".join(parts)
+    return bytes(whole[:ENTRY_HEADER_BYTES]), bytes(whole[ENTRY_HEADER_BYTES:])
+
+
+def _fence_is_durable(state: LedgerState, status: BookieStatus) -> None:
+    fencing, state.fencing = state.fencing, None
+    if fencing is not None and not fencing.done():
+        fencing.set_result(None)
+
+
+def _lac_is_durable(
+    state: LedgerState, lac: int, durable: asyncio.Future[None], status: BookieStatus
+) -> None:
+    state.lac = max(state.lac, lac)
+    if not durable.done():
+        durable.set_result(None)

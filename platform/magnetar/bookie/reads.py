@@ -1,0 +1,110 @@
+"""Reading: write cache, read cache, then index and entry log in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from magnetar.bookie.errors import EntryLogCorrupt
+from magnetar.bookie.index import IndexUnusable
+from magnetar.bookie.ledger_table import NO_ENTRY, LedgerState
+from magnetar.bookie.read_cache import ReadCache
+from magnetar.bookie.storage import Storage, StoredEntry
+from magnetar.bookie.write_cache import WriteCache
+from magnetar.environment.logs import get_logger
+from magnetar.protocol.ledger_entry import ENTRY_HEADER
+
+log = get_logger("magnetar.bookie.reads")
+_T = TypeVar("_T")
+
+
+class ReadFailed(Exception):
+    """The disk could not answer: neither that the entry is there nor that it is not."""
+
+
+class Reader:
+    """Belongs to the loop; only `Storage` is called in threads. Ledgers asked for are known to the table."""
+
+    def __init__(
+        self, cache: WriteCache, read_cache: ReadCache, storage: Storage, executor: Executor
+    ) -> None:
+        self._cache = cache
+        self._read_cache = read_cache
+        self._storage = storage
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        parts = self._cache.get(ledger_id, entry_id)
+        if parts is not None:
+            return b"".join(parts)
+        return self._read_cache.get(ledger_id, entry_id)
+
+    async def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """An entry, or None: not held. Raises: ReadFailed."""
+        entry = self.cached(ledger_id, entry_id)
+        if entry is not None:
+            return entry
+        stored = await self._ask(ledger_id, entry_id)
+        self._keep(stored[1:])
+        return stored[0].entry if stored else None
+
+    async def run(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        """Entries from `first` on without a gap; at least one if it is held. Raises: ReadFailed."""
+        entries: list[bytes] = []
+        total = 0
+        while len(entries) < count and (not entries or total < max_bytes):
+            entry = self.cached(ledger_id, first + len(entries))
+            if entry is None:
+                more = await self._stored_run(
+                    ledger_id, first + len(entries), count - len(entries), max_bytes - total
+                )
+                if not more:
+                    break
+                entries += more
+                total += sum(map(len, more))
+                continue
+            if entries and total + len(entry) > max_bytes:
+                break
+            entries.append(entry)
+            total += len(entry)
+        return entries
+
+    async def learn_tail(self, state: LedgerState) -> None:
+        """Find out what earlier processes stored last of a ledger. Raises: ReadFailed."""
+        if state.tail_known:
+            return
+        last = await self._in_thread(self._storage.last, state.ledger_id)
+        if last is not None:
+            state.last_entry = max(state.last_entry, last.entry_id)
+            state.lac = max(state.lac, ENTRY_HEADER.unpack_from(last.entry)[2])
+        state.tail_known = True
+
+    async def last(self, state: LedgerState) -> bytes | None:
+        """The last entry held of a ledger. Raises: ReadFailed."""
+        await self.learn_tail(state)
+        if state.last_entry == NO_ENTRY:
+            return None
+        return await self.entry(state.ledger_id, state.last_entry)
+
+    async def _ask(self, ledger_id: int, entry_id: int) -> list[StoredEntry]:
+        return await self._in_thread(self._storage.read, ledger_id, entry_id)
+
+    async def _stored_run(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        run = await self._in_thread(self._storage.read_run, ledger_id, first, count, max_bytes)
+        # What was asked for goes out and is not asked for again; the read cache is for what comes next.
+        return [stored.entry for stored in run]
+
+    def _keep(self, ahead: list[StoredEntry]) -> None:
+        for stored in ahead:
+            if self._cache.get(stored.ledger_id, stored.entry_id) is None:
+                self._read_cache.put(stored.ledger_id, stored.entry_id, stored.entry)
+
+    async def _in_thread(self, function: Callable[..., _T], *arguments: int) -> _T:
+        try:
+            return await self._loop.run_in_executor(self._executor, function, *arguments)
+        except (OSError, EntryLogCorrupt, IndexUnusable) as error:
+            log.error("read.failed", arguments=arguments, reason=str(error))
+            raise ReadFailed(str(error)) from error

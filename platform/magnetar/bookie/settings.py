@@ -1,0 +1,48 @@
+"""How a bookie is set up. `runtime` reads these from files and the environment; here they are values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSettings:
+    directory: Path
+    """Where everything lies; one directory per bookie."""
+
+    journal_segment_bytes: int = 64 * MIB
+    """Size of a journal segment. Larger: fewer rolls; a restart reads at most one segment it does not need."""
+    journal_first_bytes: int = 4 * MIB
+    """Zeros laid down where no prepared segment is at hand, and steps in which such a segment grows."""
+    journal_pending_bytes: int = 64 * MIB
+    """Entries that may wait for the disk. Beyond it adds wait at the door, and no longer count on memory."""
+
+    write_cache_bytes: int = 64 * MIB
+    """Both halves of the write cache together: one is filled while the other is flushed."""
+    waiting_adds_bytes: int = 32 * MIB
+    """Adds that may wait at the door while cache and journal are full; more are refused at once."""
+    add_wait_s: float = 10.0
+    """How long an add may wait at the door before it is refused with TOO_MANY_REQUESTS."""
+    flush_interval_s: float = 60.0
+    """Longest time an entry stays only in cache and journal. Shorter: quicker restarts, smaller flushes."""
+
+    read_cache_bytes: int = 32 * MIB
+    read_ahead_bytes: int = 256 * 1024
+    """How much of an entry log is read at once, in the hope that the next entries are asked for next."""
+    read_threads: int = 4
+
+    entry_log_bytes: int = 256 * MIB
+    """An entry log is sealed at this size. Smaller: space comes back sooner, more files."""
+    compaction_threshold: float = 0.5
+    """Logs with less than this share of live bytes are rewritten by garbage collection."""
+    gc_interval_s: float = 900.0
+
+    free_bytes_min: int = 64 * MIB
+    """Below this much free space the bookie is read-only, save for adds of recoveries."""
+    stop_wait_s: float = 20.0
+    """How long a stop may take to flush. What is not flushed then is in the journal, and replayed at the next start."""
+    fence_wait_s: float = 10.0
+    """How long an answer may wait for its fence to become durable; then it is TIMEOUT."""

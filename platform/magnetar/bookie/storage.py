@@ -1,0 +1,397 @@
+"""Storage: entry logs, their index and the ledger table, behind the write cache.
+
+Everything that writes runs in one thread, one call after the other, so a flush and a compaction never see each other
+half done. Reads come from several threads: a place read from the index stays good unless a compaction moves the
+entry, and then a second look finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from magnetar.bookie.entry_log import (
+    HEADER_BYTES,
+    LedgerMap,
+    Location,
+    LogFiles,
+    LogWriter,
+    StoredRecord,
+    encode_map,
+    log_ids,
+)
+from magnetar.bookie.errors import EntryLogCorrupt
+from magnetar.bookie.index import EntryIndex, IndexState, IndexUnusable, remove_index
+from magnetar.bookie.ledger_table import LedgerTable, LedgerTableFile
+from magnetar.bookie.mark import Checkpoint, Mark, MarkFile
+from magnetar.bookie.write_cache import CacheHalf, Parts
+from magnetar.environment.clock import Clock
+from magnetar.environment.crash import crash_point
+from magnetar.environment.disk import Disk
+from magnetar.environment.logs import get_logger
+from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES
+
+_INDEX_CHUNK = 20_000
+_COMPACTION_STEP_BYTES = 8 << 20
+
+log = get_logger("magnetar.bookie.storage")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    ledger_id: int
+    entry_id: int
+    entry: bytes
+
+
+class Storage:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        instance: str,
+        clock: Clock,
+        entry_log_bytes: int,
+        read_ahead_bytes: int,
+    ) -> None:
+        self._disk = disk
+        self._entries = directory / "entries"
+        self._index_path = directory / "index"
+        self._instance = instance
+        self._clock = clock
+        self._entry_log_bytes = entry_log_bytes
+        self._read_ahead_bytes = read_ahead_bytes
+        self.logs = LogFiles(disk, self._entries)
+        self._marks = MarkFile(disk, directory)
+        self._table_file = LedgerTableFile(disk, directory / "ledgers")
+        self._opened_index: EntryIndex | None = None
+        self._writer: LogWriter | None = None
+        self._next_log = 1
+        self.checkpoint_state = Checkpoint(Mark(0, 0, 0))
+        self.flushed_entries = 0
+        self.flushed_bytes = 0
+
+    # Opening.
+
+    def open(self) -> LedgerTable:
+        """Read the mark and the ledger table, open the index and bring it up to the entry logs.
+
+        Raises: DirectoryDamaged, NewerFormat, IndexUnusable.
+        """
+        self.checkpoint_state = self._marks.read()
+        table = self._table_file.load(self.checkpoint_state.ledgers, self.checkpoint_state.ledgers_end)
+        present = log_ids(self._disk, self._entries)
+        self._next_log = max([0, *present, *self.checkpoint_state.logs]) + 1
+        missing = sorted(set(self.checkpoint_state.logs) - set(present))
+        if missing:
+            log.error("entry_logs.missing", logs=missing)
+        self._opened_index = self._open_index()
+        self._catch_up(table, present, missing)
+        return table
+
+    @property
+    def _index(self) -> EntryIndex:
+        assert self._opened_index is not None, "used before open"
+        return self._opened_index
+
+    @property
+    def doubt(self) -> str | None:
+        """Why an entry that is not found may exist all the same; None if it cannot."""
+        state = self._index.state
+        return state.doubt if state is not None else "the index is not built"
+
+    def _open_index(self) -> EntryIndex:
+        try:
+            index = EntryIndex(self._index_path)
+            if index.state is None or index.state.instance == self._instance:
+                return index
+            index.close()
+            log.warning("index.foreign", instance=index.state.instance)
+        except IndexUnusable as error:
+            log.warning("index.unusable", reason=str(error))
+        remove_index(self._index_path)
+        return EntryIndex(self._index_path)
+
+    def _catch_up(self, table: LedgerTable, present: list[int], missing: list[int]) -> None:
+        """Index what the entry logs hold beyond the place the index has reached."""
+        state = self._index.state
+        rebuilding = state is None
+        if state is None:
+            state = IndexState(self._instance, doubt=f"entry logs {missing} are missing" if missing else None)
+        indexed = 0
+        for log_id in present:
+            if log_id < state.log:
+                continue
+            start = state.offset if log_id == state.log else HEADER_BYTES
+            state, count = self._index_log(log_id, start, state, table)
+            indexed += count
+        if rebuilding or indexed:
+            self._index.put_state(state)
+            self._index.sync()
+        if indexed:
+            log.info("index.caught_up", entries=indexed, rebuilt=rebuilding)
+        if state.doubt is not None:
+            log.error("index.in_doubt", reason=state.doubt)
+
+    def _index_log(
+        self, log_id: int, start: int, state: IndexState, table: LedgerTable
+    ) -> tuple[IndexState, int]:
+        promised = self.checkpoint_state.logs.get(log_id, 0)
+        try:
+            self.logs.check_header(log_id)
+            ledger_map = self.logs.read_map(log_id)
+        except EntryLogCorrupt as error:
+            if promised:
+                return replace(state, doubt=state.doubt or str(error)), 0
+            log.info("entry_log.passed_over", log=log_id, reason=str(error))
+            return state, 0
+        end = ledger_map.data_end if ledger_map is not None else None
+        promised = max(promised, end or 0)
+        pending: list[StoredRecord] = []
+        reached, count = start, 0
+        for record in self.logs.scan(log_id, start, end):
+            reached = record.location.offset + 8 + record.location.length
+            if record.ledger_id in table:
+                pending.append(record)
+                count += 1
+            if len(pending) >= _INDEX_CHUNK:
+                state = replace(state, log=log_id, offset=reached)
+                self._index.put(pending, state)
+                pending = []
+        state = replace(state, log=log_id, offset=reached)
+        if reached < promised:
+            reason = (
+                f"entry log {self.logs.path(log_id)} is damaged at offset {reached}, it reached {promised}"
+            )
+            state = replace(state, doubt=state.doubt or reason)
+        if pending:
+            self._index.put(pending, state)
+        return state, count
+
+    # Writing, in the storage thread.
+
+    def write_entries(self, entries: Iterable[tuple[int, int, Parts]]) -> None:
+        """Append entries to the log and the index, all of it durable when this returns.
+
+        After an error nothing of it counts: the entries may be written again.
+        """
+        writer = self._writer
+        if writer is None:
+            writer = self._writer = LogWriter(
+                self._disk, self._entries, self._next_log, self._clock.time_ms()
+            )
+            self._next_log += 1
+        try:
+            stored = writer.append(entries)
+            crash_point("bookie.flush.middle")
+            writer.sync()
+        except OSError:
+            self._writer = None  # What it holds behind the last sync is dead; go on with a new log.
+            writer.close()
+            raise
+        crash_point("bookie.flush.log_synced")
+        assert self._index.state is not None
+        self._index.put(stored, replace(self._index.state, log=writer.log, offset=writer.end))
+        self._index.sync()
+        crash_point("bookie.flush.index_synced")
+        self.flushed_entries += len(stored)
+        self.flushed_bytes += sum(record.location.length for record in stored)
+        self._note_log(writer)
+        if writer.end >= self._entry_log_bytes:
+            self._seal_current()
+
+    def checkpoint(
+        self, half: CacheHalf, changes: list[bytes], mark: Mark, table_snapshot: list[bytes] | None
+    ) -> None:
+        """Make a half of the write cache and the ledgers' changes durable, then move the mark.
+
+        `table_snapshot`, given when the table's file wants to be rewritten, replaces it as a whole.
+        """
+        if half.count:
+            self.write_entries(half.sorted_entries())
+        old_table = self._table_file.number
+        if table_snapshot is not None:
+            self._table_file.create(old_table + 1, table_snapshot)
+        else:
+            self._table_file.append(changes)
+        self.checkpoint_state = replace(
+            self.checkpoint_state, ledgers=self._table_file.number, ledgers_end=self._table_file.end
+        )
+        if mark.sequence > self.checkpoint_state.mark.sequence:
+            self.checkpoint_state = replace(self.checkpoint_state, mark=mark)
+        self._marks.write(self.checkpoint_state)
+        if self._table_file.number != old_table:
+            self._table_file.remove(old_table)
+
+    @property
+    def table_wants_rewrite(self) -> bool:
+        return self._table_file.wants_rewrite
+
+    def delete_ledgers(self, ledger_ids: Collection[int]) -> None:
+        """Drop ledgers from the index. Their bytes stay until their logs go."""
+        self._index.delete_ledgers(ledger_ids)
+        self._index.sync()
+
+    def _note_log(self, writer: LogWriter) -> None:
+        self.checkpoint_state = replace(
+            self.checkpoint_state, logs={**self.checkpoint_state.logs, writer.log: writer.synced_end}
+        )
+
+    def _seal_current(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.seal()
+            log.debug("entry_log.sealed", log=writer.log, bytes=writer.end)
+
+    def close(self, *, seal: bool = True) -> None:
+        """Close everything, by default with a map at the end of the current log."""
+        if seal:
+            self._seal_current()
+        elif self._writer is not None:
+            self._writer.close()
+        self._table_file.close()
+        if self._opened_index is not None:
+            self._opened_index.close()
+        self.logs.close()
+
+    # Reading, in any thread.
+
+    def read(self, ledger_id: int, entry_id: int) -> list[StoredEntry]:
+        """An entry and what of its ledger was read along with it; empty if the index does not know it.
+
+        Raises: EntryLogCorrupt, IndexUnusable, OSError.
+        """
+        for attempt in (1, 2):
+            location = self._index.get(ledger_id, entry_id)
+            if location is None:
+                return []
+            try:
+                return self._read_at(location, ledger_id, entry_id)
+            except FileNotFoundError:
+                if attempt == 2:
+                    raise
+        return []
+
+    def read_run(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[StoredEntry]:
+        """Entries from `first` on without a gap: at least one if it is there, then until `max_bytes`."""
+        run: list[StoredEntry] = []
+        total = 0
+        while len(run) < count and (not run or total < max_bytes):
+            expected = first + len(run)
+            before = len(run)
+            for stored in self.read(ledger_id, expected):
+                if stored.entry_id != expected or len(run) == count:
+                    break
+                if run and total + len(stored.entry) > max_bytes:
+                    return run
+                run.append(stored)
+                total += len(stored.entry)
+                expected += 1
+            if len(run) == before:
+                break
+        return run
+
+    def last(self, ledger_id: int) -> StoredEntry | None:
+        """The highest entry held of a ledger."""
+        for attempt in (1, 2):
+            found = self._index.last(ledger_id)
+            if found is None:
+                return None
+            entry_id, location = found
+            try:
+                return self._read_at(location, ledger_id, entry_id, window=0)[0]
+            except FileNotFoundError:
+                if attempt == 2:
+                    raise
+        return None
+
+    def _read_at(
+        self, location: Location, ledger_id: int, entry_id: int, *, window: int | None = None
+    ) -> list[StoredEntry]:
+        found = self.logs.read(location, self._read_ahead_bytes if window is None else window)
+        if found[0][:2] != (ledger_id, entry_id):
+            raise EntryLogCorrupt(
+                self.logs.path(location.log),
+                location.offset,
+                f"holds entry {found[0][0]}:{found[0][1]} instead of {ledger_id}:{entry_id}",
+            )
+        return [StoredEntry(*stored) for stored in found]
+
+    # Garbage, in the storage thread.
+
+    def log_boundary(self) -> int:
+        """Logs below this number are complete: nothing will be added to them."""
+        writer = self._writer  # Read once: this is asked from the loop.
+        return writer.log if writer is not None else self._next_log
+
+    def complete_logs(self, below: int) -> list[int]:
+        return [log_id for log_id in log_ids(self._disk, self._entries) if log_id < below]
+
+    def ledger_map(self, log_id: int) -> LedgerMap:
+        """What a complete log holds. One that a crash left without a map gets it now.
+
+        Raises:
+            EntryLogCorrupt: it has no map, and its records end before they should.
+        """
+        found = self.logs.read_map(log_id)
+        if found is not None:
+            return found
+        usage: dict[int, int] = {}
+        data_end = HEADER_BYTES
+        for record in self.logs.scan(log_id):
+            size = 8 + record.location.length
+            usage[record.ledger_id] = usage.get(record.ledger_id, 0) + size
+            data_end = record.location.offset + size
+        if data_end < self.checkpoint_state.logs.get(log_id, 0):
+            raise EntryLogCorrupt(self.logs.path(log_id), data_end, "the records end too early")
+        file = self._disk.open(self.logs.path(log_id), writable=True)
+        try:
+            at = file.size()
+            file.write(at, [encode_map(log_id, usage, data_end, at)])
+            file.sync()
+        finally:
+            file.close()
+        return LedgerMap(usage, data_end)
+
+    def compact_step(self, log_id: int, position: int, data_end: int, live: Collection[int]) -> int | None:
+        """Copy some live entries of a log to the current one and point the index to the copies.
+
+        Returns where to go on, or None when nothing live is left in the log.
+
+        Raises:
+            EntryLogCorrupt: a live entry is damaged; the log must stay.
+        """
+        copies: list[tuple[int, int, Parts]] = []
+        copied = 0
+        for record in self.logs.scan(log_id, position, data_end):
+            position = record.location.offset + 8 + record.location.length
+            if record.ledger_id not in live:
+                continue
+            if self._index.get(record.ledger_id, record.entry_id) != record.location:
+                continue
+            entry = self.logs.read(record.location)[0][2]
+            parts = (entry[:ENTRY_HEADER_BYTES], entry[ENTRY_HEADER_BYTES:])
+            copies.append((record.ledger_id, record.entry_id, parts))
+            copied += len(entry)
+            if copied >= _COMPACTION_STEP_BYTES:
+                break
+        else:
+            if position < data_end:
+                raise EntryLogCorrupt(self.logs.path(log_id), position, "a record is damaged")
+        if copies:
+            self.write_entries(copies)
+            crash_point("bookie.compaction.copied")
+        return position if copied >= _COMPACTION_STEP_BYTES else None
+
+    def remove_logs(self, gone: Collection[int]) -> None:
+        """Remove logs of which the index needs nothing any more."""
+        remaining = {log_id: end for log_id, end in self.checkpoint_state.logs.items() if log_id not in gone}
+        self.checkpoint_state = replace(self.checkpoint_state, logs=remaining)
+        self._marks.write(self.checkpoint_state)
+        crash_point("bookie.compaction.before_remove")
+        for log_id in sorted(gone):
+            self.logs.forget(log_id)
+            self._disk.remove(self.logs.path(log_id))
+        self._disk.sync_directory(self._entries)
