@@ -179,8 +179,9 @@ class Broker:
         self.connections_closed += 1
 
     @property
-    def connection_count(self) -> int:
-        return len(self.connections)
+    def connected_count(self) -> int:
+        """Connections whose handshake is done."""
+        return sum(connection.connected for connection in self.connections)
 
     async def lookup(self, name: TopicName) -> LookupResult:
         """Who serves a topic: this broker, if nobody did.

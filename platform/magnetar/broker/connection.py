@@ -216,6 +216,11 @@ class Connection(asyncio.Protocol):
         self.role = role
 
     @property
+    def connected(self) -> bool:
+        """Whether the handshake is done and the client still there."""
+        return self._state is _State.CONNECTED
+
+    @property
     def open(self) -> bool:
         """Whether the client is still there to be answered."""
         return self._state is not _State.CLOSED

@@ -10,7 +10,6 @@ from magnetar.broker.errors import (
     BrokerError,
     ChecksumFailed,
     MetadataFailed,
-    NotAllowed,
     SubscriptionBusy,
     SubscriptionNotFound,
 )
@@ -140,15 +139,13 @@ class NonPersistentTopic(Topic):
         producer.answer(publish)
 
     def _accept(self, publish: Publish, command: CommandSend, payload: memoryview) -> Entry:
-        self.check_message(command, publish.size)
         try:
             head, covered = take_message(payload)
         except ChecksumMismatch as error:
             raise ChecksumFailed(str(error)) from None
-        metadata = split_message(covered, verify=False).metadata
-        publish.messages = messages_in(metadata)
-        if self.policies.encryption_required and not metadata.encryption_keys:
-            raise NotAllowed(f"topic {self.name} takes encrypted messages only")
+        message = split_message(covered, verify=False)
+        self.check_message(command, message)
+        publish.messages = messages_in(message.metadata)
         return Entry(NOWHERE, head + covered, -1, -1)
 
     def published(self, publish: Publish, position: Position | None, error: Exception | None) -> None:

@@ -124,16 +124,14 @@ class PersistentTopic(Topic):
         """Check a message. Returns the bytes to store, or None if they are stored already."""
         if self.terminated:
             raise TopicTerminated(f"topic {self.name} is terminated: it takes no more messages")
-        self.check_message(command, publish.size)
         try:
             head, covered = take_message(payload)
         except ChecksumMismatch as error:
             raise ChecksumFailed(str(error)) from None
         message = split_message(covered, verify=False)
+        self.check_message(command, message)
         publish.messages = messages_in(message.metadata)
         _check_count(message, publish.messages)
-        if self.policies.encryption_required and not message.metadata.encryption_keys:
-            raise NotAllowed(f"topic {self.name} takes encrypted messages only")
         if not head:  # Some consumers require a checksum, though producers may leave it out.
             head = MESSAGE_MAGIC + crc32c(covered).to_bytes(4, "big")
         parts = [head, covered]

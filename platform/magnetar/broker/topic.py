@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from magnetar.naming import TopicName
     from magnetar.policies.effective import EffectivePolicies
     from magnetar.protocol.ids import MessageId
+    from magnetar.protocol.message import SplitMessage
     from magnetar.protocol.pulsar_pb2 import CommandSend
 
 log = get_logger("magnetar.broker")
@@ -171,16 +172,21 @@ class Topic(ABC):
     def published(self, publish: Publish, position: Position | None, error: Exception | None) -> None:
         """A message's write has ended."""
 
-    def check_message(self, command: CommandSend, size: int) -> None:
+    def check_message(self, command: CommandSend, message: SplitMessage) -> None:
         """
         Raises:
             NotAllowed: the message may not be published here.
         """
         limit = self.policies.max_message_bytes or self.settings.max_message_bytes
-        if size > limit:
-            raise NotAllowed(f"message of {size} bytes exceeds the limit of {limit}: send less, or in chunks")
+        # The payload alone: clients fill it up to the limit, and then add metadata.
+        if len(message.payload) > limit:
+            raise NotAllowed(
+                f"message of {len(message.payload)} bytes exceeds the limit of {limit}: send less, or in chunks"
+            )
         if command.HasField("message_id"):
             raise NotAllowed("only shadow topics take messages with an id of their own")
+        if self.policies.encryption_required and not message.metadata.encryption_keys:
+            raise NotAllowed(f"topic {self.name} takes encrypted messages only: give the producer a key")
 
     # Subscriptions.
 

@@ -28,7 +28,7 @@ _OUR_FEATURES: Final = FeatureFlags(
 def connect(connection: Connection, command: CommandConnect, _: memoryview | None) -> None:
     """Answer CONNECT. Nobody is asked for credentials yet: every client is anonymous."""
     limit = connection.settings.max_connections
-    if limit and connection.broker.connection_count > limit:
+    if limit and connection.broker.connected_count >= limit:
         refusal = NotAllowed(
             f"the broker has its {limit} connections already: close some, or raise the limit"
         )
