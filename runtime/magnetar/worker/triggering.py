@@ -30,10 +30,10 @@ STANDARD_ALPHABET = str.maketrans("-_", "+/")
 class Trigger:
     """Asks functions over a client that is connected when it is first needed."""
 
-    def __init__(self, service_url: str, worker_id: str) -> None:
+    def __init__(self, service_url: str, worker_id: str, *, client: Client | None = None) -> None:
         self._service_url = service_url
         self._worker_id = worker_id
-        self._client: Client | None = None
+        self._client = client
 
     async def __call__(self, component: Component, data: bytes, topic: str | None) -> bytes | None:
         """The function's result for `data`; None for a function without output.
