@@ -89,6 +89,9 @@ def _report(status: Any) -> InstanceReport:
         latest_sink=_exceptions(status.latestSinkExceptions),
         average_latency_ms=status.averageLatency,
         last_invocation_ms=status.lastInvocationTime,
+        ended=status.ended,
+        skipped=status.numSkipped,
+        dead_lettered=status.numDeadLettered,
     )
 
 

@@ -1,7 +1,8 @@
 """Status and stats as Pulsar's JSON has them, put together from the schedule and what the instances say. Pure.
 
-Beyond Pulsar, each instance's status has `state` (the schedule's phase), `ended`, `pid` and, where something went
-wrong, `logTail`; `error` says why the process last failed until it has run well for a while again.
+Beyond Pulsar, each instance's status has `state` (the schedule's phase), `ended`, `pid`, `numDeadLettered`,
+`numSkipped` (inputs whose results were stored already) and, where something went wrong, `logTail`; `error` says why
+the process last failed until it has run well for a while again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class InstanceReport:
     latest_sink: Sequence[ExceptionReport] = ()
     average_latency_ms: float = 0.0
     last_invocation_ms: int = 0
+    ended: bool = False
+    skipped: int = 0
+    """Inputs not run again because their results were stored."""
+    dead_lettered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def instance_status(observed: Observed, number: int) -> dict[str, Any]:
         **_counts(component.kind, report),
         "workerId": observed.worker_id,
         "state": Phase.STOPPED.value if stopped else condition.phase.value,
-        "ended": condition.phase is Phase.ENDED,
+        "ended": condition.phase is Phase.ENDED or report.ended,
         "pid": observed.pid,
     }
     if error:
@@ -152,6 +157,7 @@ def _counts(kind: Kind, report: InstanceReport) -> dict[str, Any]:
             "latestSinkExceptions": _exceptions(report.latest_sink),
             "numWrittenToSink": report.processed,
             "lastReceivedTime": report.last_invocation_ms,
+            "numDeadLettered": report.dead_lettered,
         }
     return {
         "numReceived": report.received,
@@ -164,6 +170,8 @@ def _counts(kind: Kind, report: InstanceReport) -> dict[str, Any]:
         ),
         "averageLatency": report.average_latency_ms,
         "lastInvocationTime": report.last_invocation_ms,
+        "numDeadLettered": report.dead_lettered,
+        "numSkipped": report.skipped,
     }
 
 
