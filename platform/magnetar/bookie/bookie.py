@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directory import JOURNAL, Cookie, open_directory
@@ -54,6 +55,7 @@ from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, ent
 _READ_ONLY_CHECK_S = 5.0
 _PARTS_MAX = 6
 _OK = BookieStatus.OK
+_T = TypeVar("_T")
 
 log = get_logger("magnetar.bookie")
 
@@ -87,6 +89,8 @@ class Bookie:
         self.settings = settings
         self.bookie_id = bookie_id
         self.read_only = False
+        self.on_mode_change: Callable[[], None] | None = None
+        """Called when `read_only` has changed."""
         self._disk = disk
         self._clock = clock
         self._on_disk_failure = on_disk_failure
@@ -515,7 +519,7 @@ class Bookie:
         self._expect_serving()
         await self._checkpointer.run()
 
-    async def in_storage_thread(self, function: Callable[..., object], *arguments: object) -> object:
+    async def in_storage_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
         """Run something that writes to storage, in its turn."""
         return await self._loop.run_in_executor(self._storage_thread, function, *arguments)
 
@@ -539,6 +543,8 @@ class Bookie:
                 log.warning("bookie.read_only", reason=reason)
             else:
                 log.info("bookie.writable")
+            if self.on_mode_change is not None:
+                self.on_mode_change()
         if self.read_only:
             self._read_only_timer = self._loop.call_later(_READ_ONLY_CHECK_S, self._look_for_space)
 
