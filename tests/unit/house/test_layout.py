@@ -60,13 +60,14 @@ def rooms() -> Iterator[tuple[str, Path]]:
 
 def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
             if node.module == "magnetar":
                 names = [f"magnetar.{alias.name}" for alias in node.names]
+        else:
+            continue
         for name in names:
             parts = name.split(".")
             if parts[0] == "magnetar" and len(parts) > 1:
