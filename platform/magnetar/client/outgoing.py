@@ -60,6 +60,7 @@ class Entry:
         "message",
         "num_messages",
         "sequence_id",
+        "stored",
         "whole",
     )
 
@@ -89,6 +90,8 @@ class Entry:
         """One for each message, in order; none where `whole` is told."""
         self.whole: asyncio.Future[list[MessageId]] | None = None
         """The one future of a batch sent as a whole."""
+        self.stored: asyncio.Future[MessageId] | None = None
+        """The one future of a batch that came encoded, told the entry's id."""
         self.flushes: list[Flush] = []
 
     def frame(self, producer_id: int) -> list[Buffer]:
@@ -196,6 +199,20 @@ def batch_entry(
         payload = compress(envelope.compression, payload)
     parts = build_message_parts(metadata.SerializeToString(), payload)
     return Entry(parts, batch.first_sequence_id, batch.last_sequence_id, batch.count, batched=True)
+
+
+def encoded_entry(
+    envelope: Envelope, payload: bytes, count: int, first_id: int, last_id: int, publish_time: int
+) -> Entry:
+    """The entry of a batch whose messages are encoded already."""
+    metadata = envelope.metadata(first_id, publish_time)
+    metadata.highest_sequence_id = last_id
+    metadata.num_messages_in_batch = count
+    metadata.uncompressed_size = len(payload)
+    if envelope.compression != NONE:
+        payload = compress(envelope.compression, payload)
+    parts = build_message_parts(metadata.SerializeToString(), payload)
+    return Entry(parts, first_id, last_id, count, batched=True)
 
 
 def add_to_batch(batch: BatchBuilder, message: OutgoingMessage, sequence_id: int) -> None:

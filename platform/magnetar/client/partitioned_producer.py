@@ -81,6 +81,16 @@ class PartitionedProducer(Producer):
         key = next((key for key in sorted(filter(None, keys))), None)
         return self._choose(key).send_batch_nowait(messages)
 
+    def send_encoded_batch_nowait(
+        self,
+        payload: bytes,
+        count: int,
+        *,
+        sequence_id: int | None = None,
+        highest_sequence_id: int | None = None,
+    ) -> asyncio.Future[MessageId]:
+        raise InvalidUse(f"{self.topic} is partitioned: an encoded batch goes to a producer of one partition")
+
     async def send(
         self,
         payload: bytes | None,

@@ -78,6 +78,30 @@ class Producer(ABC):
         """
 
     @abstractmethod
+    def send_encoded_batch_nowait(
+        self,
+        payload: bytes,
+        count: int,
+        *,
+        sequence_id: int | None = None,
+        highest_sequence_id: int | None = None,
+    ) -> asyncio.Future[MessageId]:
+        """Queue a batch that is encoded already as one entry; the future tells the entry's id.
+
+        Args:
+            payload: for each message a 4-byte size, SingleMessageMetadata of that size, and its payload;
+                not compressed.
+            count: how many messages that is.
+            sequence_id, highest_sequence_id: of its first and last message, which carry their own in
+                their metadata; the producer's next ones if None. A batch wholly at or below the broker's
+                `last_sequence_id` is left out and told as `DUPLICATE`.
+        Raises:
+            ProducerQueueFull, ClientError: as `send_nowait`.
+            InvalidUse: the topic is partitioned: choose a partition and make a producer of that.
+            MessageTooLarge: it exceeds what the broker takes.
+        """
+
+    @abstractmethod
     async def send(
         self,
         payload: bytes | None,

@@ -25,6 +25,7 @@ from magnetar.client.outgoing import (
     OutgoingMessage,
     add_to_batch,
     batch_entry,
+    encoded_entry,
     pack_single,
     single_entry,
 )
@@ -181,10 +182,11 @@ class TopicProducer(TopicLink, Producer):
         if not messages:
             future.set_result([])
             return future
-        size = sum(map(_size_of, messages))
+        plain = all(type(message) is bytes for message in messages)
+        size = sum(map(len if plain else _size_of, messages)) + len(messages) * OVERHEAD_BYTES  # type: ignore[arg-type]
         self._check_room(len(messages), size)
         self.seal()
-        ids = self._ids_of(messages)
+        ids = self._ids_of(messages, plain=plain)
         self._next_id = ids[-1] + 1
         duplicates = 0
         while duplicates < len(ids) and ids[duplicates] <= self._stored_before:
@@ -194,11 +196,38 @@ class TopicProducer(TopicLink, Producer):
             if not messages:
                 future.set_result([DUPLICATE] * duplicates)
                 return future
-        entry = self._pack_batch(messages, ids, plain=False)
+        entry = self._pack_batch(messages, ids, plain=plain)
         if entry.size > self._max_message_bytes:
             raise MessageTooLarge(entry.size, self._max_message_bytes)
         entry.whole = future
         entry.duplicates = duplicates
+        entry.charged = size
+        self.session.memory.used += size
+        self._push(entry)
+        return future
+
+    def send_encoded_batch_nowait(
+        self,
+        payload: bytes,
+        count: int,
+        *,
+        sequence_id: int | None = None,
+        highest_sequence_id: int | None = None,
+    ) -> asyncio.Future[MessageId]:
+        size = len(payload) + OVERHEAD_BYTES
+        self._check_room(count, size)
+        self.seal()
+        first = (self._next_id or 0) if sequence_id is None else sequence_id
+        last = first + count - 1 if highest_sequence_id is None else highest_sequence_id
+        self._next_id = last + 1
+        future: asyncio.Future[MessageId] = self._loop.create_future()
+        if last <= self._stored_before:
+            future.set_result(DUPLICATE)
+            return future
+        entry = encoded_entry(self._envelope(), payload, count, first, last, self.session.clock.time_ms())
+        if entry.size > self._max_message_bytes:
+            raise MessageTooLarge(entry.size, self._max_message_bytes)
+        entry.stored = future
         entry.charged = size
         self.session.memory.used += size
         self._push(entry)
@@ -478,7 +507,15 @@ class TopicProducer(TopicLink, Producer):
     ) -> None:
         """Tell everybody who waits for an entry, and give back its memory."""
         count = entry.num_messages
-        if entry.whole is not None:
+        if entry.stored is not None:
+            if not entry.stored.done():
+                if error is not None:
+                    entry.stored.set_exception(error)
+                else:
+                    entry.stored.set_result(
+                        DUPLICATE if ledger_id < 0 else MessageId(ledger_id, entry_id, self._partition)
+                    )
+        elif entry.whole is not None:
             if not entry.whole.done():
                 if error is not None:
                     entry.whole.set_exception(error)
@@ -551,10 +588,12 @@ class TopicProducer(TopicLink, Producer):
         memory = self.session.memory
         return memory.used > 0 and memory.used + size > memory.limit
 
-    def _ids_of(self, messages: Sequence[OutgoingMessage | bytes]) -> list[int]:
+    def _ids_of(self, messages: Sequence[OutgoingMessage | bytes], *, plain: bool) -> Sequence[int]:
         """The sequence id of each message, chosen where it has none."""
-        ids: list[int] = []
         following = self._next_id or 0
+        if plain:
+            return range(following, following + len(messages))
+        ids: list[int] = []
         for message in messages:
             if isinstance(message, OutgoingMessage):
                 if message.deliver_at is not None:
@@ -573,7 +612,7 @@ class TopicProducer(TopicLink, Producer):
 
 def _size_of(message: OutgoingMessage | bytes) -> int:
     payload = message if isinstance(message, bytes) else message.payload
-    return len(payload or b"") + OVERHEAD_BYTES
+    return len(payload or b"")
 
 
 def _as_bytes(payload: object) -> bytes:
