@@ -55,6 +55,7 @@ class ControlServer:
             numUserExceptions=status.rows_without_time,
             lastInvocationTime=status.last_batch_ms,
             instanceId="0",
+            ended=status.ended,
         )
         if status.rows_without_time:
             reason = "the payload has no readable time (see timestampExtractorClassName): in no window"

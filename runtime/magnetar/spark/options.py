@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from magnetar.spark.errors import OptionInvalid, OptionMissing
+
+Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
+COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zlib", "zstd", "snappy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class SinkOptions:
     service_url: str
     topic: str | None
     producer_prefix: str | None
-    compression: str
+    compression: Compression
     sequence_bits: int
 
     @classmethod
@@ -92,9 +96,10 @@ class SinkOptions:
         Raises:
             OptionMissing, OptionInvalid: naming the option.
         """
-        compression = (_lookup(options, "compression") or "none").lower()
-        if compression not in ("none", "lz4", "zlib", "zstd", "snappy"):
-            raise OptionInvalid("compression", compression, "none, lz4, zlib, zstd or snappy")
+        named = (_lookup(options, "compression") or "none").lower()
+        compression = next((known for known in COMPRESSIONS if known == named), None)
+        if compression is None:
+            raise OptionInvalid("compression", named, "none, lz4, zlib, zstd or snappy")
         bits = positive(_lookup(options, "sequenceBits") or "28", "sequenceBits")
         if not 8 <= bits <= 40:
             raise OptionInvalid("sequenceBits", bits, "a number from 8 to 40")

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
+SEND_TIMEOUT_S = 120.0
+"""Long enough for a broker to come back; after that the task fails and Spark decides."""
 
 
 @dataclass
@@ -91,15 +93,18 @@ async def _send(
 ) -> None:
     from magnetar.client import Client
 
-    client = Client(options.service_url)
-    try:
+    async with Client(options.service_url) as client:
         sequence = first
         for topic, group in groupby(rows, key=lambda row: row.topic):
             producer = await client.create_producer(
-                topic, producer_name=producer_name, compression=options.compression, batching_max_delay_ms=1.0
+                topic,
+                producer_name=producer_name,
+                compression=options.compression,
+                send_timeout_s=SEND_TIMEOUT_S,
             )
             receipts = []
             for row in group:
+                await producer.room()
                 receipts.append(
                     producer.send_nowait(
                         row.value,
@@ -113,5 +118,3 @@ async def _send(
             await producer.flush()
             await asyncio.gather(*receipts)
             await producer.close()
-    finally:
-        await client.close()
