@@ -289,6 +289,11 @@ class Connection(asyncio.Protocol):
         """The broker as a whole has room for messages again."""
         self._resume(_Pause.MEMORY)
 
+    @property
+    def reading(self) -> bool:
+        """Whether the client's bytes are taken just now."""
+        return not self._pauses
+
     def _pause(self, reason: _Pause) -> None:
         if not self._pauses and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()

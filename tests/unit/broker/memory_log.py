@@ -31,7 +31,9 @@ Done = Callable[[Position | None, int, Exception | None], None]
 class MemoryCursor:
     """A cursor: what is acknowledged, and where reading goes on."""
 
-    def __init__(self, log: MemoryLog, name: str, *, durable: bool, start: Position, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, log: MemoryLog, name: str, *, durable: bool, start: Position, properties: Mapping[str, str]
+    ) -> None:
         self.log = log
         self.name = name
         self.durable = durable
@@ -100,7 +102,10 @@ class MemoryCursor:
         return done
 
     def acknowledge_cumulative(
-        self, position: Position, ack_set: Sequence[int] | None = None, properties: Mapping[str, int] | None = None
+        self,
+        position: Position,
+        ack_set: Sequence[int] | None = None,
+        properties: Mapping[str, int] | None = None,
     ) -> None:
         last = position if ack_set is None else Position(position.ledger_id, position.entry_id - 1)
         covered = [each for each in self.unacknowledged() if each <= last]
@@ -151,7 +156,9 @@ class MemoryCursor:
 class MemoryLog:
     """One topic's log."""
 
-    def __init__(self, name: str, config: ManagedLedgerConfig, *, entries_per_ledger: int, pauses: bool) -> None:
+    def __init__(
+        self, name: str, config: ManagedLedgerConfig, *, entries_per_ledger: int, pauses: bool
+    ) -> None:
         self.name = name
         self.config = config
         self.properties: dict[str, str] = {}
@@ -280,7 +287,9 @@ class MemoryLog:
 
     async def position_at_time(self, timestamp_ms: int) -> Position | None:
         await self.pause()
-        return next((each for each in self.positions if self.entries[each].broker_timestamp >= timestamp_ms), None)
+        return next(
+            (each for each in self.positions if self.entries[each].broker_timestamp >= timestamp_ms), None
+        )
 
     async def terminate(self) -> Position:
         await self.pause()
@@ -306,7 +315,12 @@ class MemoryLogs:
         self._pauses = pauses
 
     async def open(
-        self, name: str, config: ManagedLedgerConfig, *, create: bool = True, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        config: ManagedLedgerConfig,
+        *,
+        create: bool = True,
+        properties: Mapping[str, str] | None = None,
     ) -> MemoryLog:
         await asyncio.sleep(0)
         self.opens += 1

@@ -10,7 +10,13 @@ from magnetar.protocol import commands
 from magnetar.protocol.batch import BatchBuilder
 from magnetar.protocol.frames import Frame, FrameDecoder, encode_command
 from magnetar.protocol.message import build_message
-from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, FeatureFlags, MessageIdData, MessageMetadata
+from magnetar.protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandSubscribe,
+    FeatureFlags,
+    MessageIdData,
+    MessageMetadata,
+)
 
 DEADLINE_S = 5.0
 QUIET_S = 0.15
@@ -126,7 +132,11 @@ class RawClient:
     ) -> None:
         """Publish a batch whose members are numbered one after another."""
         message, highest = batch(
-            payloads, first_sequence_id, tell_highest=tell_highest, producer_name=producer_name, metadata=metadata
+            payloads,
+            first_sequence_id,
+            tell_highest=tell_highest,
+            producer_name=producer_name,
+            metadata=metadata,
         )
         told = {"highest_sequence_id": highest} if tell_highest else {}
         self.send_raw(message, first_sequence_id, producer_id, num_messages=len(payloads), **told)

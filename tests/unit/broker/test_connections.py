@@ -123,13 +123,17 @@ async def test_lookup_in_an_unknown_namespace_is_topic_not_found(connect: Connec
     answer = await client.ask("lookupTopic", "lookupTopicResponse", topic="persistent://no/such/topic")
     assert answer.response == answer.Failed
     assert answer.error == 11
-    answer = await client.ask("partitionMetadata", "partitionMetadataResponse", topic="persistent://no/such/topic")
+    answer = await client.ask(
+        "partitionMetadata", "partitionMetadataResponse", topic="persistent://no/such/topic"
+    )
     assert answer.error == 11
 
 
 async def test_an_impossible_name_is_refused_and_the_connection_stays(connect: Connect) -> None:
     client = await connect()
-    answer = await client.ask("partitionMetadata", "partitionMetadataResponse", topic="persistent://a/b/c/d/e")
+    answer = await client.ask(
+        "partitionMetadata", "partitionMetadataResponse", topic="persistent://a/b/c/d/e"
+    )
     assert answer.error == 17
     answer = await client.produce("persistent://a/b/c/d/e")
     assert answer.error == 17
