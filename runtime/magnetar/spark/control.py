@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import Message
 
 from magnetar.instance import instance_control_pb2 as messages
 from magnetar.spark.window_job import JobStatus
 
 SERVICE = "proto.InstanceControl"
+Answer: TypeAlias = Callable[[Empty, Any], Message]
 
 
 class ControlServer:
@@ -20,7 +23,7 @@ class ControlServer:
     def __init__(self, status: JobStatus) -> None:
         self._status = status
         self._server = grpc.server(ThreadPoolExecutor(max_workers=1, thread_name_prefix="control"))
-        handlers = {
+        handlers: dict[str, tuple[Answer, type[Message]]] = {
             "GetFunctionStatus": (self._function_status, messages.FunctionStatus),
             "GetMetrics": (self._metrics, messages.MetricsData),
             "GetAndResetMetrics": (self._metrics, messages.MetricsData),
