@@ -1,0 +1,52 @@
+"""What every route has at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from magnetar.admin.errors import Elsewhere
+from magnetar.admin.settings import AdminSettings
+
+if TYPE_CHECKING:
+    from magnetar.broker.broker import Broker
+    from magnetar.broker.topic import Topic
+    from magnetar.metrics.registry import MetricsRegistry
+    from magnetar.naming import TopicName
+    from magnetar.policies.resources import Resources
+    from magnetar.security.authorizer import Authorizer
+
+Identify: TypeAlias = Callable[[Mapping[str, str]], Awaitable[str | None]]
+"""Tells from a request's headers who sends it. Raises Unauthenticated."""
+
+
+async def anonymous(headers: Mapping[str, str]) -> str | None:
+    """Everybody is nobody: where authentication is off."""
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Admin:
+    """The rooms below, and how the web side behaves."""
+
+    broker: Broker
+    resources: Resources
+    authorizer: Authorizer
+    metrics: MetricsRegistry
+    settings: AdminSettings = field(default_factory=AdminSettings)
+    identify: Identify = anonymous
+    runtime_configuration: Mapping[str, str] = field(default_factory=dict)
+    """What GET brokers/configuration/runtime shows beside the broker's own settings."""
+
+    async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
+        """A topic of this broker, loaded.
+
+        Raises:
+            Elsewhere: another broker serves it.
+            TopicNotFound, and what else keeps it from being loaded.
+        """
+        owner = await self.broker.lookup(name)
+        if not owner.here:
+            raise Elsewhere(owner.http_url)
+        return await self.broker.topics.get(name, create=create)

@@ -1,0 +1,73 @@
+"""What a route answers with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from magnetar.policies.model import PolicyModel
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+BYTES: Final = "application/octet-stream"
+
+NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(slots=True)
+class Answer:
+    """A status, headers and a body, whole or in parts."""
+
+    status: int = 200
+    body: bytes | AsyncIterator[bytes] = b""
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Result: TypeAlias = (
+    "Answer | PolicyModel | dict[str, Any] | list[Any] | tuple[Any, ...] | str | int | float | bool | None"
+)
+"""What a route returns: an answer, or what is to be told as JSON; None is Pulsar's null: 204 and no body."""
+
+
+def encode(value: Any) -> bytes:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain).encode(
+        "utf-8", "surrogateescape"
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PolicyModel):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return str(value)
+
+
+def as_answer(result: Result) -> Answer:
+    """The answer that a route's result stands for."""
+    if isinstance(result, Answer):
+        return result
+    if result is None:
+        return Answer(204)
+    return Answer(200, encode(result))
+
+
+def done() -> Answer:
+    """200 and nothing to say: what clusters answer where everything else says 204."""
+    return Answer(200)
+
+
+def text(body: str) -> Answer:
+    """200, not JSON."""
+    return Answer(200, body.encode(), TEXT)
+
+
+def reason(status: int, told: str, **headers: str) -> Answer:
+    """A refusal."""
+    return Answer(status, encode({"reason": told}), headers=headers)

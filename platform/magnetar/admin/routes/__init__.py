@@ -1,0 +1,55 @@
+"""What can be asked for, one module for each family of paths. Each has its rows in `ROUTES`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magnetar.admin.routing import Route
+
+
+def all_routes() -> Iterator[Route]:
+    """Every row."""
+    from magnetar.admin.routes import (
+        bookies,
+        broker_stats,
+        brokers,
+        bundles,
+        clusters,
+        lookup,
+        messages,
+        monitoring,
+        namespace_policies,
+        namespaces,
+        partitioned,
+        refused,
+        resource_groups,
+        schemas,
+        subscriptions,
+        tenants,
+        topic_policies,
+        topics,
+    )
+
+    for module in (
+        clusters,
+        tenants,
+        namespaces,
+        bundles,
+        namespace_policies,
+        topics,
+        partitioned,
+        subscriptions,
+        messages,
+        topic_policies,
+        schemas,
+        brokers,
+        broker_stats,
+        bookies,
+        resource_groups,
+        lookup,
+        monitoring,
+        refused,
+    ):
+        yield from module.ROUTES
