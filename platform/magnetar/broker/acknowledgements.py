@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.errors import BrokerError, as_broker_error
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import Position
+from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.protocol import ack_sets, commands
 from magnetar.protocol.ids import to_signed
 from magnetar.protocol.pulsar_pb2 import CommandAck
@@ -43,14 +44,31 @@ class Acknowledgements:
                 consumer=consumer.name,
                 reason=CommandAck.ValidationError.Name(command.validation_error),
             )
-        if command.ack_type == CommandAck.Individual:
-            self._individual(consumer, command)
-        elif len(command.message_id) == 1:
-            self._cumulative(consumer, command)
+        try:
+            if command.ack_type == CommandAck.Individual:
+                self._individual(consumer, command)
+            elif len(command.message_id) == 1:
+                self._cumulative(consumer, command)
+        except ManagedLedgerError as error:
+            self._refuse(consumer, command, as_broker_error(error))
+            return
         if command.HasField("request_id"):
             self._waiting.append((consumer, command.request_id))
             if self._flushing is None:
                 self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    def _refuse(self, consumer: Consumer, command: CommandAck, error: BrokerError) -> None:
+        """The cursor is closed or fenced: the topic is on its way out, and these messages will come again."""
+        log.info(
+            "acknowledgement.refused",
+            topic=str(self._subscription.topic.name),
+            subscription=self._subscription.name,
+            reason=str(error),
+        )
+        if command.HasField("request_id"):
+            consumer.peer.send(
+                commands.ack_response(consumer.identifier, command.request_id, error.code, str(error))
+            )
 
     def _individual(self, consumer: Consumer, command: CommandAck) -> None:
         subscription, cursor = self._subscription, self._cursor

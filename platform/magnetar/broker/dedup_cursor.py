@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.deduplication import Deduplication
 from magnetar.broker.sequence_ids import stored_sequences
 from magnetar.environment.logs import get_logger
+from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.message import split_message
 
@@ -132,26 +133,36 @@ class DeduplicationCursor:
             self._save(self._ledger.last_confirmed)
 
     def _save(self, position: Position) -> None:
-        """Save the marks as they are: they cover everything up to `position`, and nothing beyond it."""
+        """Save the marks as they are: they cover everything up to `position`, and nothing beyond it.
+
+        In two steps, for what a cursor has passed may be trimmed before the cursor is written. The marks go
+        first, with the cursor where it was; only when they are durable it moves on. Marks that cover more
+        than the cursor has passed do no harm: replaying what they know changes nothing.
+        """
         cursor = self._cursor
         if cursor is None or self._saving or position.entry_id < 0:
             return
         self._saving = True
         self._unsaved_entries = 0
         self._saved_at = self._context.clock.monotonic()
-        cursor.acknowledge_cumulative(position, properties=self.marks.snapshot())
-        self._context.tasks.start(self._flush(cursor), f"save the deduplication marks of {self._ledger.name}")
+        self._context.tasks.start(
+            self._save_then_move(cursor, position), f"save the deduplication marks of {self._ledger.name}"
+        )
+        cursor.acknowledge_cumulative(cursor.mark_delete, properties=self.marks.snapshot())
 
-    async def _flush(self, cursor: Cursor) -> None:
+    async def _save_then_move(self, cursor: Cursor, position: Position) -> None:
         try:
             await cursor.flush()
+            cursor.acknowledge_cumulative(position)
+        except ManagedLedgerError as error:
+            log.warning("deduplication.not_saved", ledger=self._ledger.name, reason=str(error))
         finally:
             self._saving = False
 
     async def close(self) -> None:
         """Save once more, so that the next load has nothing to replay."""
-        if self._cursor is not None and self.enabled and self._unsaved_entries:
-            position = self._ledger.last_confirmed
-            if position.entry_id >= 0:
-                self._cursor.acknowledge_cumulative(position, properties=self.marks.snapshot())
-                await self._cursor.flush()
+        cursor, position = self._cursor, self._ledger.last_confirmed
+        if cursor is None or not self.enabled or not self._unsaved_entries or position.entry_id < 0:
+            return
+        cursor.acknowledge_cumulative(cursor.mark_delete, properties=self.marks.snapshot())
+        await self._save_then_move(cursor, position)

@@ -435,10 +435,7 @@ class PersistentTopic(Topic):
         async with self._subscribing:
             for subscription in list(self.subscriptions.values()):
                 await subscription.close()
-        try:
-            await self.deduplication.close()
-        except ManagedLedgerError as error:
-            log.warning("deduplication.not_saved", topic=str(self.name), reason=str(error))
+        await self.deduplication.close()
         await self.ledger.close()
 
     async def delete_all_subscriptions(self) -> None:

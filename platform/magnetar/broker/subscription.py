@@ -164,6 +164,7 @@ class Subscription(SubscriptionBase):
             raise
         if generation != self._generation or dispatcher is not self.dispatcher:
             return  # Cleared, and the cursor rewound: they will be read in their turn.
+        entries = [entry for entry in entries if not self.cursor.is_acknowledged(entry.position)]
         found = {entry.position for entry in entries}
         dispatcher.forget([position for position in positions if position not in found])
         self._offer(dispatcher, entries, replayed=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,6 @@ from magnetar.protocol.pulsar_pb2 import (
 )
 
 DEADLINE_S = 5.0
-QUIET_S = 0.15
 
 _FIELDS = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.name != "type"}
 
@@ -220,6 +220,15 @@ class RawClient:
         self._writer.close()
         self._listening.cancel()
         await asyncio.wait((self._listening,))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something nobody announces."""
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in itertools.count():
+            if condition():
+                return
+            await asyncio.sleep(0.002)
 
 
 def batch(

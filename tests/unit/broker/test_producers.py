@@ -12,7 +12,7 @@ from magnetar.protocol.message import build_message, split_message
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from tests.unit.broker.conftest import Connect, StartBroker
 from tests.unit.broker.memory_log import MemoryLog, MemoryLogs
-from tests.unit.broker.raw_client import RawClient, batch
+from tests.unit.broker.raw_client import RawClient, batch, until
 
 TOPIC = "persistent://public/default/t"
 BUSY, TERMINATED, NOT_ALLOWED, CHECKSUM, FENCED = 16, 15, 22, 9, 25
@@ -182,9 +182,8 @@ async def test_reading_pauses_while_too_much_is_under_way(
         await asyncio.sleep(0)
     topic = broker.topics.find(TopicName.parse(TOPIC))
     assert isinstance(topic, PersistentTopic)
-    async with asyncio.timeout(5):
-        while next(iter(topic.producers.values())).pending.__len__() <= 10:
-            await asyncio.sleep(0.005)
+    producer = next(iter(topic.producers.values()))
+    await until(lambda: len(producer.pending) > 10)
     client.say("ping")
     connection = next(iter(broker.connections))
     assert not connection.reading
@@ -206,9 +205,7 @@ async def test_the_budget_of_all_connections_pauses_too(start_broker: StartBroke
     for sequence_id in range(2):
         client.send(b"x" * 700_000, sequence_id)
     connection = next(iter(broker.connections))
-    async with asyncio.timeout(5):
-        while connection.reading:
-            await asyncio.sleep(0.005)
+    await until(lambda: not connection.reading)
     log_of(logs).release_appends()
     for _ in range(2):
         await client.expect("send_receipt")

@@ -23,6 +23,8 @@ _PROMOTIONS: Final[dict[str, frozenset[str]]] = {
 }
 """What a reader may take instead of what was written."""
 
+_NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
+_COMPLEX: Final = _NAMED | {"array", "map"}
 _DEPTH_MAX: Final = 64
 
 
@@ -44,16 +46,16 @@ class AvroSchema:
             raise InvalidDefinition(f"schema is no JSON: {error}") from None
         self.named: dict[str, Definition] = {}
         for definition in _walk(self.root, 0):
-            if isinstance(definition, dict) and "name" in definition and definition.get("type") in _NAMED:
+            if isinstance(definition, dict) and "name" in definition and _type_of(definition) in _NAMED:
                 self.named[_local(definition["name"])] = definition
         for definition in _walk(self.root, 0):
             self._check(definition)
 
     def resolve(self, definition: Definition) -> Definition:
-        """Follow a name to what it names."""
+        """Follow names, and objects that only wrap a type, to what they mean."""
         if isinstance(definition, str) and definition not in PRIMITIVES:
             return self.named[_local(definition)]
-        if isinstance(definition, dict) and not isinstance(definition.get("type"), str):
+        if isinstance(definition, dict) and _type_of(definition) not in _COMPLEX:
             return self.resolve(definition["type"])
         return definition
 
@@ -62,16 +64,13 @@ class AvroSchema:
             if definition not in PRIMITIVES and _local(definition) not in self.named:
                 raise InvalidDefinition(f"schema names {definition!r}, which it does not define")
         elif isinstance(definition, dict):
-            kind = definition.get("type")
+            kind = _type_of(definition)
             if kind in _NAMED and not isinstance(definition.get("name"), str):
                 raise InvalidDefinition(f"a {kind} has no name")
             if kind == "record" and not isinstance(definition.get("fields"), list):
                 raise InvalidDefinition(f"record {definition['name']!r} has no list of fields")
             if kind == "enum" and not isinstance(definition.get("symbols"), list):
                 raise InvalidDefinition(f"enum {definition['name']!r} has no list of symbols")
-
-
-_NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
 
 
 def can_read(reader: AvroSchema, writer: AvroSchema) -> str | None:
@@ -148,8 +147,14 @@ def _enums(reader: Definition, writer: Definition) -> str | None:
     return None
 
 
+def _type_of(definition: Definition) -> str:
+    """The type of an object, if it is told by a name; else nothing that any type is called."""
+    kind = definition.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
 def _kind(definition: Definition) -> str:
-    return definition if isinstance(definition, str) else str(definition["type"])
+    return definition if isinstance(definition, str) else _type_of(definition)
 
 
 def _local(name: Any) -> str:
@@ -168,7 +173,7 @@ def _walk(definition: Definition, depth: int) -> Iterator[Definition]:
         kind = definition.get("type")
         if kind is None:
             raise InvalidDefinition("a schema object has no type")
-        match kind:
+        match _type_of(definition):
             case "record" | "error":
                 for field in definition.get("fields") or ():
                     if (
