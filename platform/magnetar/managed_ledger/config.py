@@ -31,6 +31,8 @@ class ManagedLedgerConfig:
     """How often a cursor is written at most, unless somebody waits for it by `flush`."""
     max_entries_per_cursor_ledger: int = 50_000
     max_cursor_rollover_s: float = 240 * 60.0
+    storage_retry_s: float = 15.0
+    """How long appends wait for bookies or metadata that cannot be reached, before they fail."""
     max_entry_bytes: int = 5 * 1024 * 1024 + 10 * 1024
 
     def __post_init__(self) -> None:

@@ -1,0 +1,155 @@
+"""Where logs are opened, found again and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+from magnetar.environment.clock import Clock
+from magnetar.environment.logs import get_logger
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.owned_tasks import OwnedTasks
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import ManagedLedgerClosed, StorageUnavailable
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.opening import Opener
+from magnetar.managed_ledger.records import LOGS_PATH
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MetadataStore
+
+log = get_logger("magnetar.managed_ledger")
+
+_TICK_S = 0.5
+_LOGS_PER_TURN = 500
+
+
+class ManagedLedgerFactory:
+    """All logs that this process owns. One for a process; belongs to its event loop."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        ledgers: LedgerClient,
+        *,
+        clock: Clock,
+        cache: EntryCache | None = None,
+        random: random.Random | None = None,
+    ) -> None:
+        self.cache = cache if cache is not None else EntryCache()
+        self._metadata = metadata
+        self._clock = clock
+        self._tasks = OwnedTasks(log)
+        self._opener = Opener(
+            metadata, ledgers, clock, random if random is not None else _dice(), self._tasks, self.cache
+        )
+        self._open: dict[str, ManagedLedger] = {}
+        self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def open_ledgers(self) -> Mapping[str, ManagedLedger]:
+        """The logs that are open, by name."""
+        return self._open
+
+    async def open(
+        self,
+        name: str,
+        config: ManagedLedgerConfig,
+        *,
+        create: bool = True,
+        properties: Mapping[str, str] | None = None,
+    ) -> ManagedLedger:
+        """The log `name`, taken over from whoever had it; the same object while it is open here.
+
+        Raises:
+            NoSuchManagedLedger: there is none, and `create` is false.
+            StorageUnavailable: retry. ManagedLedgerFenced: somebody else takes it over as well.
+            EntryUnreadable, RecordUnreadable
+        """
+        if self._closed:
+            raise ManagedLedgerClosed(name)
+        opened = self._open.get(name)
+        if opened is not None and opened.state in ("open", "terminated"):
+            return opened
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(
+                self._open_once(name, config, create=create, properties=properties)
+            )
+            self._opening[name] = opening
+            opening.add_done_callback(lambda task: self._opening.pop(name, None))
+        return await asyncio.shield(opening)
+
+    async def _open_once(
+        self, name: str, config: ManagedLedgerConfig, *, create: bool, properties: Mapping[str, str] | None
+    ) -> ManagedLedger:
+        previous = self._open.get(name)
+        if previous is not None:
+            await previous.close()  # Fenced, or just being closed.
+        opened = await self._opener.open(name, config, create=create, properties=properties)
+        self._open[name] = opened
+        opened.on_close(lambda: self._forget(opened))
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        return opened
+
+    def _forget(self, closed: ManagedLedger) -> None:
+        if self._open.get(closed.name) is closed:
+            del self._open[closed.name]
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is a log of that name, open or not."""
+        record, _ = await self._opener.read_record(name)
+        return record is not None and not record.deleted
+
+    async def delete(self, name: str) -> None:
+        """Delete a log with everything that belongs to it. One that is open here is let go first.
+
+        Raises:
+            NoSuchManagedLedger, StorageUnavailable, ManagedLedgerFenced
+        """
+        opened = self._open.get(name)
+        if opened is not None:
+            await opened.close()
+        await self._tasks.shielded(self._opener.delete(name))
+
+    async def list(self, prefix: str) -> list[str]:
+        """The names of the logs right below `prefix`, e.g. `tenant/namespace/persistent`."""
+        folder = prefix.strip("/")
+        try:
+            names = await self._metadata.children(f"{LOGS_PATH}/{folder}" if folder else LOGS_PATH)
+        except MetadataError as error:
+            raise StorageUnavailable(prefix, str(error) or type(error).__name__) from error
+        return [f"{folder}/{name}" if folder else name for name in names]
+
+    async def close(self) -> None:
+        """Close all logs, then wait for what is still under way."""
+        self._closed = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.wait([self._ticking])
+        if self._opening:
+            await asyncio.wait(self._opening.values())
+        if self._open:
+            await asyncio.gather(*(opened.close() for opened in list(self._open.values())))
+        await self._tasks.drain()
+
+    async def _tick(self) -> None:
+        """One clock for all logs: a timer for each would cost more than the work they do."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = self._clock.monotonic()
+            for number, opened in enumerate(list(self._open.values()), 1):
+                try:
+                    opened.tick(now)
+                except Exception:
+                    log.exception("log.tick_failed", log=opened.name)
+                if number % _LOGS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+
+
+def _dice() -> random.Random:
+    return random.Random()

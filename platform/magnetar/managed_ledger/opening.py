@@ -1,0 +1,270 @@
+"""Taking over a log: from its record in metadata to a `ManagedLedger` that may be written.
+
+The order matters. The last ledger is recovered, which fences the previous owner's appends; the new ledger is
+put in the record, by which he would find himself deposed; each cursor's ledger is recovered and its record
+written, so that he cannot move the cursors either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from magnetar.environment.clock import Clock
+from magnetar.environment.logs import get_logger
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError, NoSuchLedger
+from magnetar.ledger.owned_tasks import OwnedTasks
+from magnetar.ledger.reader import LedgerReader
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry import Entry, stored_entry
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import (
+    EntryUnreadable,
+    NoSuchManagedLedger,
+    StorageUnavailable,
+)
+from magnetar.managed_ledger.ledger_list import LedgerList
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.owned_record import OwnedRecord
+from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.record_keeper import RecordKeeper
+from magnetar.managed_ledger.records import (
+    ListedLedger,
+    LogRecord,
+    cursor_path,
+    decode_cursor,
+    decode_log,
+    decode_name,
+    encode_log,
+    log_path,
+)
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
+from magnetar.protocol.errors import ProtocolError
+
+log = get_logger("magnetar.managed_ledger")
+
+_CURSORS_AT_ONCE = 32
+_PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """What logs are opened with."""
+
+    metadata: MetadataStore
+    client: LedgerClient
+    clock: Clock
+    dice: random.Random
+    tasks: OwnedTasks
+    cache: EntryCache
+
+    async def open(
+        self,
+        name: str,
+        config: ManagedLedgerConfig,
+        *,
+        create: bool,
+        properties: Mapping[str, str] | None,
+    ) -> ManagedLedger:
+        """Take over the log `name`.
+
+        Raises:
+            NoSuchManagedLedger: there is none, and `create` is false.
+            StorageUnavailable: something cannot be read or written now.
+            ManagedLedgerFenced: somebody else takes it over too.
+            EntryUnreadable, RecordUnreadable
+        """
+        record, version = await self.read_record(name)
+        if record is not None and record.deleted:
+            await self._finish_deletion(name, record, self._owned(name, version))
+            record, version = None, MUST_NOT_EXIST
+        if record is None:
+            if not create:
+                raise NoSuchManagedLedger(name)
+            record = LogRecord(properties=dict(properties or {}), created_ms=self.clock.time_ms())
+        try:
+            return await self._take_over(name, config, record, version)
+        except LedgerError as error:
+            raise StorageUnavailable(name, str(error)) from error
+
+    async def read_record(self, name: str) -> tuple[LogRecord | None, int]:
+        found = await self._get(name, log_path(name))
+        if found is None or not found.value:
+            # A parent made for the sake of a child is no log.
+            return None, MUST_NOT_EXIST if found is None else found.version
+        return decode_log(name, found.value), found.version
+
+    async def _take_over(
+        self, name: str, config: ManagedLedgerConfig, record: LogRecord, version: int
+    ) -> ManagedLedger:
+        record, last_reader = await self._with_last_recovered(record)
+        ledgers = LedgerList()
+        for each in record.ledgers:
+            ledgers.add(each.ledger_id, each.entries, each.size, each.closed_ms)
+        next_index, last_timestamp_ms = record.next_index, 0
+        last = await self._last_entry(name, ledgers, last_reader)
+        if last is not None:
+            next_index, last_timestamp_ms = max(next_index, last.index + 1), last.broker_timestamp
+        opened = ManagedLedger(
+            name,
+            config,
+            metadata=self.metadata,
+            client=self.client,
+            clock=self.clock,
+            dice=self.dice,
+            tasks=self.tasks,
+            cache=self.cache.tail(),
+            ledgers=ledgers,
+            keeper=RecordKeeper(
+                record, self._owned(name, version, config.storage_retry_s), self.client, self.tasks
+            ),
+            next_index=next_index,
+            last_timestamp_ms=last_timestamp_ms,
+        )
+        try:
+            await opened.take_over()
+            await self._restore_cursors(opened)
+        except BaseException:
+            opened.abandon()
+            raise
+        log.info(
+            "log.opened",
+            log=name,
+            ledgers=len(ledgers),
+            entries=ledgers.entries,
+            cursors=len(opened.cursors),
+            next_index=next_index,
+        )
+        return opened
+
+    async def _with_last_recovered(self, record: LogRecord) -> tuple[LogRecord, LedgerReader | None]:
+        """The record with its last ledger closed and counted, and empty ones left out."""
+        kept = [each for each in record.ledgers if each.closed_ms and each.entries]
+        doomed = [each.ledger_id for each in record.ledgers if each.closed_ms and not each.entries]
+        reader: LedgerReader | None = None
+        for each in record.ledgers:
+            if each.closed_ms:
+                continue
+            try:
+                reader = await self.client.open(each.ledger_id, recover=True)
+            except NoSuchLedger:
+                log.warning("ledger.missing", ledger_id=each.ledger_id)
+                continue
+            if reader.last_confirmed < 0:
+                doomed.append(each.ledger_id)
+                reader = None
+                continue
+            kept.append(
+                ListedLedger(each.ledger_id, reader.last_confirmed + 1, reader.length, self.clock.time_ms())
+            )
+        return replace(record, ledgers=tuple(kept)).with_doomed(*doomed), reader
+
+    async def _last_entry(self, name: str, ledgers: LedgerList, reader: LedgerReader | None) -> Entry | None:
+        if not ledgers.entries:
+            return None
+        ledger_id, entry_id = ledgers.last_position
+        if reader is None or reader.ledger_id != ledger_id:
+            try:
+                reader = await self.client.open(ledger_id, recover=True)
+            except NoSuchLedger as error:
+                raise EntryUnreadable(name, str(error)) from error
+        found = await reader.read(entry_id, entry_id)
+        try:
+            return stored_entry(Position(ledger_id, entry_id), found[0].payload)
+        except ProtocolError as error:
+            raise EntryUnreadable(name, f"entry {ledger_id}:{entry_id}: {error}") from error
+
+    async def _restore_cursors(self, opened: ManagedLedger) -> None:
+        turns = asyncio.Semaphore(_CURSORS_AT_ONCE)
+
+        async def restore(part: str) -> None:
+            name = decode_name(part)
+            async with turns:
+                found = await self._get(opened.name, cursor_path(opened.name, name))
+                if found is not None:
+                    await opened.restore_cursor(name, decode_cursor(name, found.value), found.version)
+
+        names = await self._children(opened.name, log_path(opened.name))
+        await asyncio.gather(*map(restore, names))
+
+    # Deleting.
+
+    async def delete(self, name: str) -> None:
+        """Delete the log `name`, its cursors and all their ledgers.
+
+        Raises:
+            NoSuchManagedLedger, StorageUnavailable, ManagedLedgerFenced
+        """
+        record, version = await self.read_record(name)
+        if record is None:
+            raise NoSuchManagedLedger(name)
+        owned = self._owned(name, version)
+        if not record.deleted:
+            record = deleted = replace(record, deleted=True)
+            await owned.write(lambda revision: encode_log(deleted, revision))
+        await self._finish_deletion(name, record, owned)
+        log.info("log.deleted", log=name)
+
+    async def _finish_deletion(self, name: str, record: LogRecord, owned: OwnedRecord) -> None:
+        """Delete what a record marked as deleted still has. Safe to be repeated."""
+        try:
+            for part in await self._children(name, log_path(name)):
+                await self._delete_cursor(name, decode_name(part))
+            for each in record.ledgers:
+                if not each.closed_ms:
+                    await self._fence(each.ledger_id)  # A previous owner must not write into nothing.
+                await self.client.delete(each.ledger_id)
+            for ledger_id in record.doomed:
+                await self.client.delete(ledger_id)
+        except LedgerError as error:
+            raise StorageUnavailable(name, str(error)) from error
+        await owned.delete()
+
+    async def _delete_cursor(self, log_name: str, name: str) -> None:
+        path = cursor_path(log_name, name)
+        found = await self._get(log_name, path)
+        if found is None:
+            return
+        record = decode_cursor(name, found.value)
+        for ledger_id in (*record.doomed, record.ledger_id):
+            if ledger_id >= 0:
+                await self.client.delete(ledger_id)
+        await self._owned(log_name, found.version, path=path).delete()
+
+    async def _fence(self, ledger_id: int) -> None:
+        try:
+            await self.client.open(ledger_id, recover=True)
+        except NoSuchLedger:
+            return
+        except LedgerError as error:
+            log.warning("ledger.not_fenced", ledger_id=ledger_id, reason=str(error))
+
+    # Metadata.
+
+    def _owned(
+        self, name: str, version: int, patience_s: float = _PATIENCE_S, *, path: str | None = None
+    ) -> OwnedRecord:
+        return OwnedRecord(
+            self.metadata,
+            path or log_path(name),
+            version=version,
+            clock=self.clock,
+            dice=self.dice,
+            patience_s=patience_s,
+        )
+
+    async def _get(self, name: str, path: str) -> Versioned | None:
+        try:
+            return await self.metadata.get(path)
+        except MetadataError as error:
+            raise StorageUnavailable(name, str(error) or type(error).__name__) from error
+
+    async def _children(self, name: str, path: str) -> list[str]:
+        try:
+            return await self.metadata.children(path)
+        except MetadataError as error:
+            raise StorageUnavailable(name, str(error) or type(error).__name__) from error
