@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -55,18 +56,16 @@ class Reader:
         """Entries from `first` on without a gap; at least one if it is held. Raises: ReadFailed."""
         entries: list[bytes] = []
         total = 0
-        while len(entries) < count and (not entries or total < max_bytes):
-            entry = self.cached(ledger_id, first + len(entries))
-            if entry is None:
-                more = await self._stored_run(
-                    ledger_id, first + len(entries), count - len(entries), max_bytes - total
+        more: deque[bytes] = deque()
+        while len(entries) < count:
+            entry_id = first + len(entries)
+            entry = more.popleft() if more else self.cached(ledger_id, entry_id)
+            if entry is None and (not entries or total < max_bytes):
+                more.extend(
+                    await self._stored_run(ledger_id, entry_id, count - len(entries), max_bytes - total)
                 )
-                if not more:
-                    break
-                entries += more
-                total += sum(map(len, more))
-                continue
-            if entries and total + len(entry) > max_bytes:
+                entry = more.popleft() if more else None
+            if entry is None or (entries and total + len(entry) > max_bytes):
                 break
             entries.append(entry)
             total += len(entry)

@@ -179,10 +179,9 @@ class Storage:
         """
         writer = self._writer
         if writer is None:
-            writer = self._writer = LogWriter(
-                self._disk, self._entries, self._next_log, self._clock.time_ms()
-            )
-            self._next_log += 1
+            number = self._next_log
+            self._next_log += 1  # Used up even if it cannot be created: a file may be left of the attempt.
+            writer = self._writer = LogWriter(self._disk, self._entries, number, self._clock.time_ms())
         try:
             stored = writer.append(entries)
             crash_point("bookie.flush.middle")
