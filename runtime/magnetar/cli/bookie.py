@@ -1,0 +1,38 @@
+"""`magnetar bookie`: a bookie in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from magnetar.bookie.server import BookieServer
+from magnetar.cli.addresses import check_port, reachable
+from magnetar.cli.data_directory import DataDirectory
+from magnetar.cli.storage import running_bookie
+from magnetar.environment.disk import SystemDisk
+from magnetar.metadata.store import open_store
+
+if TYPE_CHECKING:
+    from magnetar.cli.settings.model import PlatformSettings
+
+
+@asynccontextmanager
+async def bookie(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
+    """Serves `bookie://host:port`."""
+    async with AsyncExitStack() as parts:
+        port = check_port(settings.host, settings.bookie_port, "--port")
+        directory = DataDirectory.open(SystemDisk(), settings.data, "bookie")
+        parts.callback(directory.release)
+        metadata = await open_store(settings.metadata_store)
+        parts.push_async_callback(metadata.close)
+        address = f"{reachable(settings.host)}:{port}"
+        stored, registration = await parts.enter_async_context(
+            running_bookie(settings, metadata, settings.bookie_id or directory.id, address)
+        )
+        server = BookieServer(stored, settings.host, port)
+        await server.start()
+        parts.push_async_callback(server.stop)
+        await registration.start()
+        parts.push_async_callback(registration.stop)
+        yield (f"bookie://{address}",)

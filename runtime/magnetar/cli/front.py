@@ -1,0 +1,110 @@
+"""The stateless half of a platform: broker, REST API and function worker, over a metadata store and bookies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from magnetar.admin.app import build_site
+from magnetar.admin.server import WebServer
+from magnetar.broker.broker import Broker
+from magnetar.cli.addresses import check_port, reachable
+from magnetar.environment.clock import SystemClock
+from magnetar.environment.loop_health import LoopHealth
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.provider import MetadataBookieProvider
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metrics.process import loop_samples, process_samples
+from magnetar.metrics.registry import MetricsRegistry
+from magnetar.policies.resources import Resources
+from magnetar.security.authorizer import AllowAll
+from magnetar.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from magnetar.cli.settings.model import PlatformSettings
+    from magnetar.metadata.store import MetadataStore
+    from magnetar.metrics.sample import Collector
+    from magnetar.protocol.bookie import BookieConnection
+
+WORKER_PATHS = (
+    "/admin/v3/functions",
+    "/admin/v3/sources",
+    "/admin/v3/sinks",
+    "/admin/v3/function",
+    "/admin/v3/source",
+    "/admin/v3/sink",
+    "/admin/v2/worker",
+    "/admin/v2/worker-stats",
+)
+
+
+@asynccontextmanager
+async def front(
+    settings: PlatformSettings,
+    metadata: MetadataStore,
+    bookies: Mapping[str, BookieConnection],
+    collectors: Sequence[Collector] = (),
+) -> AsyncIterator[Sequence[str]]:
+    """Serves `pulsar://host:port` and `http://host:port`; on leaving, drains and stops in the opposite order.
+
+    Args:
+        bookies: those of this process.
+        collectors: whose metrics are shown beside those of what is started here.
+    """
+    clock, dice, authorizer = SystemClock(), random.Random(), AllowAll()
+    async with AsyncExitStack() as parts:
+        port = check_port(settings.host, settings.port, "--port")
+        web_port = check_port(settings.host, settings.web_port, "--web-port")
+        provider = MetadataBookieProvider(metadata, bookies, dice=dice)
+        parts.push_async_callback(provider.close)
+        ledgers = LedgerClient(metadata, provider, clock=clock, random=dice, settings=settings.ledger)
+        cache = EntryCache(settings.entry_cache_bytes)
+        topics = ManagedLedgerFactory(metadata, ledgers, clock=clock, cache=cache)
+        parts.push_async_callback(topics.close)
+        resources = Resources(metadata, settings.policies)
+        parts.callback(resources.close)
+        host = settings.broker.advertised_host or reachable(settings.host)
+        broker = Broker(
+            settings.broker.model_copy(update={"advertised_host": host}),
+            metadata=metadata,
+            ledgers=topics,
+            resources=resources,
+            authorizer=authorizer,
+            clock=clock,
+            random=dice,
+        )
+        broker.web_service_url = f"http://{host}:{web_port}"
+        await broker.start(settings.host, port)
+        parts.push_async_callback(broker.stop, settings.drain_s)
+        await resources.bootstrap(settings.cluster, broker.web_service_url, broker.service_url)
+        health = LoopHealth()
+        health.start()
+        parts.callback(health.stop)
+        metrics = MetricsRegistry()
+        metrics.add(broker.metric_samples)
+        metrics.add(process_samples)
+        metrics.add(partial(loop_samples, health))
+        for collector in collectors:
+            metrics.add(collector)
+        site = build_site(broker, resources, authorizer, metrics=metrics)
+        worker = Worker(
+            settings.worker,
+            metadata=metadata,
+            service_url=broker.service_url,
+            web_url=broker.web_service_url,
+            clock=clock,
+            authorizer=authorizer,
+        )
+        if settings.functions:
+            site.mount(lambda: worker.router, *WORKER_PATHS)
+        web = WebServer(site)
+        await web.start(settings.host, web_port)
+        parts.push_async_callback(web.stop)
+        if settings.functions:
+            await worker.start()
+            parts.push_async_callback(worker.stop)
+        yield (broker.service_url, broker.web_service_url)

@@ -1,0 +1,103 @@
+"""The sub-commands that serve: their options, and running them until they are told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar.cli.errors import CannotServe, CommandError
+from magnetar.environment import logs
+
+if TYPE_CHECKING:
+    from magnetar.cli.serving import Role
+
+_DESCRIPTIONS = {
+    "standalone": "Run a whole platform in one process: broker, bookie, metadata, REST API, function worker.",
+    "broker": "Run a broker with its REST API and function worker, over bookies found in the metadata store.",
+    "bookie": "Run a bookie: durable storage for brokers, announced in the metadata store.",
+}
+_READY = "When it accepts it prints one line: `magnetar ready: URL... (SECONDS s)`."
+
+
+def run_server(name: str, words: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status; 1 where it cannot serve, and says why."""
+    options = _parser(name).parse_args(words)
+    level = options.log_level or os.environ.get("MAGNETAR_LOG_LEVEL") or "INFO"
+    logs.configure(level if level.upper() in ("DEBUG", "INFO", "WARNING", "ERROR") else "INFO")
+    try:
+        return _serve(name, options)
+    except CommandError as error:
+        print(f"magnetar {name}: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve(name: str, options: argparse.Namespace) -> int:
+    from magnetar.cli.settings.loading import load_settings
+
+    given: dict[str, Any] = {
+        key: value for key, value in vars(options).items() if key != "config" and value is not None
+    }
+    quorums = ("ensemble", "write_quorum", "ack_quorum")
+    for key, ours in zip(quorums, ("ensemble_size", "write_quorum", "ack_quorum"), strict=True):
+        if key in given:
+            given[f"policies.{ours}"] = given.pop(key)
+    if name == "bookie" and "port" in given:
+        given["bookie_port"] = given.pop("port")
+    settings = load_settings(options.config, os.environ, given)
+    if not settings.metadata_store and name != "standalone":
+        raise CannotServe("where is the metadata store? Say --metadata-store zk:host:2181")
+    logs.configure(settings.log_level, as_json=settings.log_json)
+    from magnetar.cli.serving import serve
+
+    return serve(_role(name), settings)
+
+
+def _role(name: str) -> Role:
+    if name == "standalone":
+        from magnetar.cli.standalone import standalone
+
+        return standalone
+    if name == "broker":
+        from magnetar.cli.broker import broker
+
+        return broker
+    from magnetar.cli.bookie import bookie
+
+    return bookie
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"magnetar {name}",
+        description=f"{_DESCRIPTIONS[name]} {_READY}",
+        epilog="Every setting can stand in a --config file, and in a variable: MAGNETAR_PORT, "
+        "MAGNETAR_BROKER__MAX_MESSAGE_BYTES. Options win over variables, variables over the file.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (default: ./data)")
+    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    port = "3181" if name == "bookie" else "6650"
+    parser.add_argument("--port", type=int, help=f"port to serve on; 0: a free one (default: {port})")
+    if name != "bookie":
+        parser.add_argument(
+            "--web-port", type=int, help="port of the REST API; 0: a free one (default: 8080)"
+        )
+        parser.add_argument("--ensemble", type=int, metavar="E", help="bookies each ledger is spread over")
+        parser.add_argument("--write-quorum", type=int, metavar="QW", help="copies of each entry")
+        parser.add_argument("--ack-quorum", type=int, metavar="QA", help="copies stored before a receipt")
+        parser.add_argument("--cluster", metavar="NAME", help="name of the cluster")
+        parser.add_argument(
+            "--no-functions", dest="functions", action="store_const", const=False, help="no function worker"
+        )
+    parser.add_argument(
+        "--metadata-store", metavar="URL", help="zk:host:2181,host:2181/chroot or rocksdb:/directory"
+    )
+    if name == "bookie":
+        parser.add_argument("--bookie-id", metavar="ID", help="name of this bookie, for ever")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings: YAML, or a Pulsar .conf file")
+    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR (default: INFO)")
+    return parser

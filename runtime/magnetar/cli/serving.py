@@ -1,0 +1,85 @@
+"""Running a role: its loop, its signals, its ready line, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, TypeAlias
+
+import uvloop
+
+from magnetar.bookie.errors import BookieError
+from magnetar.cli.errors import CannotServe
+from magnetar.environment.errors import DiskError
+from magnetar.environment.gc_tuning import hasten_thread_switches, settle
+from magnetar.environment.logs import get_logger
+from magnetar.metadata.errors import MetadataError
+from magnetar.metrics.process import process_age_s
+
+if TYPE_CHECKING:
+    from magnetar.cli.settings.model import PlatformSettings
+
+Role: TypeAlias = "Callable[[PlatformSettings], AbstractAsyncContextManager[Sequence[str]]]"
+"""Starts on entering, gives the URLs it serves, and drains on leaving."""
+
+_log = get_logger("magnetar.cli")
+
+
+def serve(role: Role, settings: PlatformSettings) -> int:
+    """Serve until SIGTERM or SIGINT, then drain and return 0. A second signal ends the wait for the drain.
+
+    Raises:
+        CannotServe: it could not start; the text says why.
+    """
+    _allow_many_files()
+    hasten_thread_switches()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(role, settings))
+
+
+async def _serve(role: Role, settings: PlatformSettings) -> int:
+    told = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        _log.info("server.told_to_stop", signal=signal.Signals(number).name)
+        if told.is_set():
+            task.cancel()
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    serving = role(settings)
+    try:
+        urls = await serving.__aenter__()
+    except (CannotServe, MetadataError, BookieError, DiskError, OSError) as error:
+        raise CannotServe(str(error)) from error
+    try:
+        settle()
+        if not told.is_set():
+            _announce(urls)
+            await told.wait()
+    finally:
+        await serving.__aexit__(None, None, None)
+    _log.info("server.stopped")
+    return 0
+
+
+def _announce(urls: Sequence[str]) -> None:
+    """The one line by which whoever has started this process knows that it serves."""
+    print(f"magnetar ready: {' '.join(urls)} ({process_age_s():.2f} s)", flush=True)
+
+
+def _allow_many_files() -> None:
+    """A connection is a file: use all that the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            _log.warning("files.limit_kept", limit=soft, reason=str(error))

@@ -1,0 +1,163 @@
+"""Pulsar's own configuration files: `broker.conf`, `standalone.conf`, `bookkeeper.conf`.
+
+The common keys are understood; the others are named once in the log and change nothing, so that an old file
+keeps working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from magnetar.cli.errors import SettingsError
+from magnetar.cli.settings.loading import Setting
+from magnetar.environment.logs import get_logger
+
+_log = get_logger("magnetar.cli")
+
+
+class Translation(NamedTuple):
+    """Our key, and how its value follows from Pulsar's text."""
+
+    key: str
+    convert: Callable[[str], Any]
+
+
+def _scaled(factor: float) -> Callable[[str], float]:
+    """Numbers in another unit; a negative one means "no limit" in both and stays."""
+
+    def convert(text: str) -> float:
+        number = float(text)
+        scaled = number * factor if number > 0 else number
+        return int(scaled) if scaled == int(scaled) else scaled
+
+    return convert
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _store(text: str) -> str:
+    """`zk:` before a bare list of hosts."""
+    return text if text.partition(":")[0] in ("zk", "rocksdb", "memory") else f"zk:{text}"
+
+
+_MIB = _scaled(1024 * 1024)
+_MINUTES = _scaled(60)
+_MILLISECONDS = _scaled(0.001)
+
+
+def _same(ours: str) -> Translation:
+    return Translation(ours, _text)
+
+
+TRANSLATIONS: dict[str, Translation] = {
+    # Where and who.
+    "clusterName": _same("cluster"),
+    "bindAddress": _same("host"),
+    "advertisedAddress": _same("broker.advertised_host"),
+    "brokerServicePort": _same("port"),
+    "webServicePort": _same("web_port"),
+    "bookiePort": _same("bookie_port"),
+    "bookieId": _same("bookie_id"),
+    "metadataStoreUrl": Translation("metadata_store", _store),
+    "zookeeperServers": Translation("metadata_store", _store),
+    "zkServers": Translation("metadata_store", _store),
+    "brokerShutdownTimeoutMs": Translation("drain_s", _MILLISECONDS),
+    "managedLedgerCacheSizeMB": Translation("entry_cache_bytes", _MIB),
+    "functionsWorkerEnabled": _same("functions"),
+    # Broker.
+    "maxMessageSize": _same("broker.max_message_bytes"),
+    "keepAliveIntervalSeconds": _same("broker.keep_alive_interval_s"),
+    "connectionLivenessCheckTimeoutMillis": Translation("broker.liveness_check_timeout_s", _MILLISECONDS),
+    "maxPendingPublishRequestsPerConnection": _same("broker.max_pending_publishes_per_connection"),
+    "maxMessagePublishBufferSizeInMB": Translation("broker.max_pending_publish_bytes", _MIB),
+    "brokerMaxConnections": _same("broker.max_connections"),
+    "dispatcherMaxReadBatchSize": _same("broker.dispatch_entries"),
+    "dispatcherMaxReadSizeBytes": _same("broker.dispatch_bytes"),
+    "activeConsumerFailoverDelayTimeMillis": Translation("broker.failover_delay_s", _MILLISECONDS),
+    "acknowledgmentAtBatchIndexLevelEnabled": _same("broker.batch_index_acknowledgement"),
+    "exposingBrokerEntryMetadataToClientEnabled": _same("broker.expose_entry_metadata"),
+    "brokerDeduplicationEntriesInterval": _same("broker.deduplication_snapshot_entries"),
+    "brokerDeduplicationMaxNumberOfProducers": _same("broker.deduplication_max_producers"),
+    "brokerDeduplicationProducerInactivityTimeoutMinutes": Translation(
+        "broker.deduplication_inactivity_s", _MINUTES
+    ),
+    "topicLoadTimeoutSeconds": _same("broker.topic_load_timeout_s"),
+    "maxConsumerMetadataSize": _same("broker.metadata_bytes_max"),
+    "subscriptionPatternMaxLength": _same("broker.pattern_length_max"),
+    # What holds for topics.
+    "brokerDeduplicationEnabled": _same("policies.deduplication_enabled"),
+    "brokerDeduplicationSnapshotIntervalSeconds": _same("policies.deduplication_snapshot_interval_s"),
+    "defaultRetentionTimeInMinutes": Translation("policies.retention_time_s", _MINUTES),
+    "defaultRetentionSizeInMB": Translation("policies.retention_size_bytes", _MIB),
+    "ttlDurationDefaultInSeconds": _same("policies.message_ttl_s"),
+    "backlogQuotaDefaultLimitBytes": _same("policies.backlog_quota_bytes"),
+    "backlogQuotaDefaultLimitSecond": _same("policies.backlog_quota_s"),
+    "backlogQuotaDefaultRetentionPolicy": _same("policies.backlog_quota_policy"),
+    "managedLedgerDefaultEnsembleSize": _same("policies.ensemble_size"),
+    "managedLedgerDefaultWriteQuorum": _same("policies.write_quorum"),
+    "managedLedgerDefaultAckQuorum": _same("policies.ack_quorum"),
+    "managedLedgerDefaultMarkDeleteRateLimit": _same("policies.mark_delete_rate"),
+    "allowAutoTopicCreation": _same("policies.auto_topic_creation"),
+    "allowAutoTopicCreationType": _same("policies.auto_topic_type"),
+    "defaultNumPartitions": _same("policies.auto_topic_partitions"),
+    "allowAutoSubscriptionCreation": _same("policies.auto_subscription_creation"),
+    "maxNumPartitionsPerPartitionedTopic": _same("policies.max_partitions_per_topic"),
+    "maxTenants": _same("policies.max_tenants"),
+    "maxNamespacesPerTenant": _same("policies.max_namespaces_per_tenant"),
+    "maxTopicsPerNamespace": _same("policies.max_topics_per_namespace"),
+    "maxProducersPerTopic": _same("policies.max_producers_per_topic"),
+    "maxConsumersPerTopic": _same("policies.max_consumers_per_topic"),
+    "maxConsumersPerSubscription": _same("policies.max_consumers_per_subscription"),
+    "maxSubscriptionsPerTopic": _same("policies.max_subscriptions_per_topic"),
+    "maxUnackedMessagesPerConsumer": _same("policies.max_unacked_messages_per_consumer"),
+    "maxUnackedMessagesPerSubscription": _same("policies.max_unacked_messages_per_subscription"),
+    "subscriptionExpirationTimeMinutes": Translation("policies.subscription_expiration_s", _MINUTES),
+    "schemaCompatibilityStrategy": _same("policies.schema_compatibility_strategy"),
+    "isSchemaValidationEnforced": _same("policies.schema_validation_enforced"),
+    "isAllowAutoUpdateSchemaEnabled": _same("policies.allow_auto_update_schema"),
+    "brokerServiceCompactionThresholdInBytes": _same("policies.compaction_threshold_bytes"),
+    "brokerDeleteInactiveTopicsEnabled": _same("policies.delete_inactive_topics"),
+    "brokerDeleteInactiveTopicsMode": _same("policies.inactive_topic_delete_mode"),
+    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": _same("policies.inactive_topic_s"),
+    # Bookie.
+    "journalMaxSizeMB": Translation("bookie.journal_segment_bytes", _MIB),
+    "dbStorage_writeCacheMaxSizeMb": Translation("bookie.write_cache_bytes", _MIB),
+    "dbStorage_readAheadCacheMaxSizeMb": Translation("bookie.read_cache_bytes", _MIB),
+    "logSizeLimit": _same("bookie.entry_log_bytes"),
+    "flushInterval": Translation("bookie.flush_interval_s", _MILLISECONDS),
+    "gcWaitTime": Translation("bookie.gc_interval_s", _MILLISECONDS),
+    "minUsableSizeForEntryLogCreation": _same("bookie.free_bytes_min"),
+}
+
+
+def read_pulsar_file(path: Path, text: str) -> Iterator[Setting]:
+    """The settings of a `key=value` file. Keys without a value mean Pulsar's default, and are passed over.
+
+    Raises:
+        SettingsError: a line that is none, or a value that cannot be converted.
+    """
+    ignored = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not equals:
+            raise SettingsError(f"{path}:{number}: expected key=value, found {line!r}")
+        if not value:
+            continue
+        translation = TRANSLATIONS.get(key)
+        if translation is None:
+            ignored.append(key)
+            continue
+        try:
+            converted = translation.convert(value)
+        except ValueError:
+            raise SettingsError(f"{path}:{number}: {key}: expected a number, not {value!r}") from None
+        yield Setting(translation.key, converted, f"{path}:{number} ({key})")
+    if ignored:
+        _log.info("settings.keys_without_effect", file=str(path), keys=",".join(ignored))
