@@ -15,13 +15,14 @@ from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
 from magnetar.client.inbox import Inbox
 from magnetar.client.partitioned_producer import PartitionedProducer
 from magnetar.client.producer import Producer
+from magnetar.client.producer_settings import ProducerSettings
 from magnetar.client.reader import Reader
 from magnetar.client.retry import until_answered
 from magnetar.client.session import Session
 from magnetar.client.settings import ClientSettings
 from magnetar.client.start import StartFilter
 from magnetar.client.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
-from magnetar.client.topic_producer import ProducerSettings, TopicProducer
+from magnetar.client.topic_producer import TopicProducer
 from magnetar.environment.clock import Clock, SystemClock
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.protocol.compression import compression_type

@@ -80,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._requests: dict[int, _Request] = {}
+        self._unsent: list[Buffer] = []
         self._heard = False
         self._keep_alive: asyncio.TimerHandle | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 self._requests[request_id] = _Request(future, deadline)
-                self._transport.write(frame)
+                self.write(frame)
                 response = await future
         except TimeoutError:
             raise OperationTimedOut(f"{self.address} has not answered within {timeout_s:g} s") from None
@@ -128,15 +129,26 @@ class Connection(asyncio.Protocol):
             )
         return response
 
-    def write(self, frame: bytes) -> None:
-        """Send a frame; dropped if the connection is gone, which its ends are told anyway."""
-        if self._transport is not None:
-            self._transport.write(frame)
+    def write(self, frame: Buffer) -> None:
+        """Send a frame; dropped if the connection is gone, which its ends are told anyway.
+
+        Everything written in one turn of the loop leaves together: a system call costs more than all
+        that a client does for a message.
+        """
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
 
     def write_parts(self, parts: Sequence[Buffer]) -> None:
         """Send a frame given in parts, joined only where the loop does so."""
-        if self._transport is not None:
-            self._transport.writelines(parts)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent += parts
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if self._transport is not None and unsent:
+            self._transport.writelines(unsent)
 
     def abort(self, reason: str) -> None:
         """End the connection at once; its ends will reconnect."""
@@ -149,6 +161,7 @@ class Connection(asyncio.Protocol):
         """End the connection after what was written is sent."""
         if self._transport is not None:
             self._reason = "closed"
+            self._flush()
             self._transport.close()
             await self._lost
 
@@ -156,9 +169,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
-        self._transport = stream = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
         authentication = self._settings.authentication
-        stream.write(
+        self.write(
             commands.connect(
                 CLIENT_VERSION,
                 auth_method_name=authentication.method_name if authentication else None,

@@ -90,21 +90,31 @@ class Consumer:
         Raises:
             AlreadyClosed, BrokerRefused: as `receive_batch`.
         """
-        batch = await self.receive_batch(timeout_s)
-        if batch is None:
-            return None
-        if len(batch) > 1:
-            self._inbox.rest = (self._links[batch.topic], batch.after(1))
-        return batch.messages[0]
+        inbox = self._inbox
+        if inbox.opened is None:
+            batch = await self.receive_batch(timeout_s)
+            if batch is None:
+                return None
+            if len(batch) > 1:
+                inbox.opened = self._links[batch.topic], batch
+                inbox.position = 1
+            return batch.message(0)
+        self._check_usable()
+        batch = inbox.opened[1]
+        message = batch.message(inbox.position)
+        inbox.position += 1
+        if inbox.position == len(batch):
+            inbox.opened = None
+        return message
 
     def _next(self) -> MessageBatch | None:
         """The next batch that has arrived already."""
         self._check_usable()
         inbox = self._inbox
-        if inbox.rest is not None:
-            _, batch = inbox.rest
-            inbox.rest = None
-            return batch
+        if inbox.opened is not None:
+            _, batch = inbox.opened
+            inbox.opened = None
+            return batch.after(inbox.position)
         while (delivery := inbox.take()) is not None:
             read = delivery.consumer.read(delivery)
             if read is None:
@@ -155,7 +165,7 @@ class Consumer:
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything that was received and not acknowledged delivered again now."""
-        self._inbox.rest = None
+        self._inbox.opened = None
         for link in self._links.values():
             link.redeliver_unacknowledged()
 
@@ -186,7 +196,7 @@ class Consumer:
         if isinstance(target, MessageId) and target not in (EARLIEST, LATEST):
             links = [self._link_of(target)]
         self.ended.clear()
-        self._inbox.rest = None
+        self._inbox.opened = None
         await asyncio.gather(*(link.seek(target, inclusive=inclusive) for link in links))
 
     async def get_last_message_id(self) -> MessageId:
@@ -243,7 +253,7 @@ class Consumer:
     @property
     def has_received(self) -> bool:
         """Whether something waits to be received."""
-        return bool(self._inbox) or self._inbox.rest is not None
+        return bool(self._inbox) or self._inbox.opened is not None
 
     def add_links(self, links: Sequence[TopicConsumer]) -> None:
         """Take in consumers of single topics that are attached."""

@@ -39,8 +39,10 @@ class Inbox:
     def __init__(self) -> None:
         self._deliveries: deque[Delivery] = deque()
         self._bells: deque[asyncio.Future[None]] = deque()
-        self.rest: tuple[TopicConsumer, MessageBatch] | None = None
-        """What remains of a batch of which single messages were received."""
+        self.opened: tuple[TopicConsumer, MessageBatch] | None = None
+        """The batch of which single messages are being received."""
+        self.position = 0
+        """How many of its messages were."""
 
     def __len__(self) -> int:
         return len(self._deliveries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from typing import overload
 
@@ -50,8 +51,7 @@ class MessageBatch:
         self._payload = payload
         self.ack_set = ack_set
         """Which messages of the entry were not acknowledged when it came; empty if none was."""
-        self._skip = skip
-        self._indexes = self._wanted()
+        self._indexes = self._wanted(skip)
 
     @property
     def raw(self) -> tuple[MessageMetadata, memoryview | bytes]:
@@ -96,30 +96,24 @@ class MessageBatch:
         """Where each message of a batch lies in `data`."""
         return index_batch(self.data, self.size)
 
+    def message(self, position: int) -> Message:
+        """`messages[position]`."""
+        return Message(self, self._indexes[position])
+
     def after(self, messages: int) -> MessageBatch:
         """The rest of the batch, without the first `messages` of it."""
-        skip = self._indexes[messages] if messages < len(self._indexes) else max(self.size, 1)
-        return MessageBatch(
-            self.topic,
-            self.message_id,
-            self.metadata,
-            self._payload,
-            index=self.index,
-            broker_timestamp=self.broker_timestamp,
-            redelivery_count=self.redelivery_count,
-            ack_set=self.ack_set,
-            skip=skip,
-            chunk_ids=self.chunk_ids,
-        )
+        rest = copy(self)
+        rest._indexes = self._indexes[messages:]
+        return rest
 
-    def _wanted(self) -> Sequence[int]:
+    def _wanted(self, skip: int) -> Sequence[int]:
         """The members that are neither acknowledged nor skipped."""
         count = max(self.size, 1)
         if self.metadata.compacted_batch_indexes:
             compacted = set(self.metadata.compacted_batch_indexes)
-            indexes: Sequence[int] = [i for i in range(self._skip, count) if i in compacted]
+            indexes: Sequence[int] = [i for i in range(skip, count) if i in compacted]
         else:
-            indexes = range(self._skip, count)
+            indexes = range(skip, count)
         if self.ack_set and self.size:
             unacked = ack_sets.to_bits(self.ack_set)
             indexes = [i for i in indexes if unacked >> i & 1]

@@ -84,7 +84,9 @@ class Outbox:
             settled.append(Settled(entry, entry.num_messages, finished=True))
         oldest = self.oldest
         if oldest is not None and oldest.sequence_id <= last_sequence_id:
-            settled.append(Settled(oldest, self._cut(oldest, last_sequence_id), finished=False))
+            dropped = cut_entry(oldest, last_sequence_id)
+            self.messages -= dropped
+            settled.append(Settled(oldest, dropped, finished=False))
         return settled
 
     def clear(self) -> list[Entry]:
@@ -99,19 +101,23 @@ class Outbox:
         self.messages -= entry.num_messages
         return entry
 
-    def _cut(self, entry: Entry, last_sequence_id: int) -> int:
-        """Shorten a batch to its messages above `last_sequence_id`; return how many went."""
-        kept: list[int] = []
 
-        def keep(_index: int, sequence_id: int) -> bool:
-            if sequence_id <= last_sequence_id:
-                return False
-            kept.append(sequence_id)
-            return True
+def cut_entry(entry: Entry, last_sequence_id: int) -> int:
+    """Shorten a batch to its messages above `last_sequence_id`; return how many went.
 
-        entry.message = (b"", cut_batch(b"".join(entry.message), keep))
-        dropped = entry.num_messages - len(kept)
-        self.messages -= dropped
-        entry.num_messages = len(kept)
-        entry.sequence_id = kept[0]
-        return dropped
+    Raises:
+        BatchUnopenable: it cannot be read.
+    """
+    kept: list[int] = []
+
+    def keep(_index: int, sequence_id: int) -> bool:
+        if sequence_id <= last_sequence_id:
+            return False
+        kept.append(sequence_id)
+        return True
+
+    entry.message = (b"", cut_batch(b"".join(entry.message), keep))
+    dropped = entry.num_messages - len(kept)
+    entry.num_messages = len(kept)
+    entry.sequence_id = kept[0]
+    return dropped

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from magnetar.client.recipients import DUPLICATE, Nobody, Recipients
 from magnetar.protocol.batch import BatchBuilder
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.compression import compress
@@ -16,6 +18,8 @@ from magnetar.protocol.pulsar_pb2 import NONE, CompressionType, MessageMetadata
 
 OVERHEAD_BYTES = 64
 """What a pending message is reckoned to take beyond its payload."""
+
+_NOBODY = Nobody()
 
 
 @dataclass(slots=True)
@@ -32,90 +36,6 @@ class OutgoingMessage:
     """The producer's next one if None. Increases, with gaps if need be, under one producer name."""
     deliver_at: int | None = None
     """Milliseconds since 1970: not before. Such a message is an entry of its own."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether there is nothing but a payload."""
-        return (
-            self.payload is not None
-            and self.key is None
-            and not self.properties
-            and self.event_time is None
-            and self.ordering_key is None
-        )
-
-
-class Entry:
-    """One SEND frame without its receipt yet, and whom to tell."""
-
-    __slots__ = (
-        "_batched",
-        "charged",
-        "deadline",
-        "duplicates",
-        "flushes",
-        "futures",
-        "highest_id",
-        "is_chunk",
-        "message",
-        "num_messages",
-        "sequence_id",
-        "stored",
-        "whole",
-    )
-
-    def __init__(
-        self,
-        message: tuple[Buffer, Buffer],
-        sequence_id: int,
-        highest_id: int,
-        num_messages: int,
-        *,
-        batched: bool,
-        is_chunk: bool = False,
-    ) -> None:
-        self.message = message
-        """The bytes from 0x0e01 on, in two parts."""
-        self.sequence_id = sequence_id
-        self.highest_id = highest_id
-        self.num_messages = num_messages
-        self.is_chunk = is_chunk
-        self._batched = batched
-        self.charged = 0
-        """What it takes of the memory budget."""
-        self.deadline = 0.0
-        self.duplicates = 0
-        """How many messages at its beginning the broker had already, so that they were left out."""
-        self.futures: Sequence[asyncio.Future[MessageId]] = ()
-        """One for each message, in order; none where `whole` is told."""
-        self.whole: asyncio.Future[list[MessageId]] | None = None
-        """The one future of a batch sent as a whole."""
-        self.stored: asyncio.Future[MessageId] | None = None
-        """The one future of a batch that came encoded, told the entry's id."""
-        self.flushes: list[Flush] = []
-
-    def frame(self, producer_id: int) -> list[Buffer]:
-        """The SEND frame, in parts."""
-        head, payload = self.message
-        start = send(
-            producer_id,
-            self.sequence_id,
-            len(head) + len(payload),
-            num_messages=self.num_messages,
-            highest_sequence_id=self.highest_id if self._batched else None,
-            is_chunk=self.is_chunk,
-        )
-        return [start + bytes(head), payload]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the message, metadata included."""
-        return len(self.message[0]) + len(self.message[1])
-
-    @property
-    def batched(self) -> bool:
-        """Whether the entry is a batch, though it be of one message."""
-        return self._batched
 
 
 class Flush:
@@ -139,6 +59,85 @@ class Flush:
                 self.future.set_exception(self._error)
 
 
+class Entry:
+    """One SEND frame without its receipt yet, and whom to tell."""
+
+    __slots__ = (
+        "batched",
+        "charged",
+        "deadline",
+        "flushes",
+        "highest_id",
+        "is_chunk",
+        "message",
+        "num_messages",
+        "recipients",
+        "sequence_id",
+    )
+
+    def __init__(
+        self,
+        message: tuple[Buffer, Buffer],
+        sequence_id: int,
+        highest_id: int,
+        num_messages: int,
+        *,
+        batched: bool,
+        is_chunk: bool = False,
+    ) -> None:
+        self.message = message
+        """The bytes from 0x0e01 on, in two parts."""
+        self.sequence_id = sequence_id
+        self.highest_id = highest_id
+        self.num_messages = num_messages
+        self.batched = batched
+        """Whether it is a batch, though it be of one message."""
+        self.is_chunk = is_chunk
+        self.charged = 0
+        """What it takes of the memory budget."""
+        self.deadline = 0.0
+        self.recipients: Recipients = _NOBODY
+        self.flushes: list[Flush] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message, metadata included."""
+        return len(self.message[0]) + len(self.message[1])
+
+    def frame(self, producer_id: int) -> list[Buffer]:
+        """The SEND frame, in parts."""
+        head, payload = self.message
+        start = send(
+            producer_id,
+            self.sequence_id,
+            len(head) + len(payload),
+            num_messages=self.num_messages,
+            highest_sequence_id=self.highest_id if self.batched else None,
+            is_chunk=self.is_chunk,
+        )
+        return [start, head, payload]
+
+    def stored(self, ledger_id: int, entry_id: int, partition: int) -> None:
+        """Tell everybody that it is stored; a ledger of -1 says that it was before."""
+        count = self.num_messages
+        if ledger_id < 0:
+            self.recipients.stored([DUPLICATE] * count, DUPLICATE)
+        elif self.batched:
+            ids = MessageId.of_batch(ledger_id, entry_id, partition, count)
+            self.recipients.stored(ids, MessageId(ledger_id, entry_id, partition))
+        else:
+            message_id = MessageId(ledger_id, entry_id, partition)
+            self.recipients.stored((message_id,), message_id)
+        for flush in self.flushes:
+            flush.entry_done(None)
+
+    def failed(self, error: Exception) -> None:
+        """Tell everybody that it is not stored, as far as is known."""
+        self.recipients.failed(error)
+        for flush in self.flushes:
+            flush.entry_done(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What every entry of a producer's present attachment has in common."""
@@ -146,7 +145,6 @@ class Envelope:
     producer_name: str
     compression: CompressionType.ValueType
     schema_version: bytes
-    partition: int
 
     def metadata(self, sequence_id: int, publish_time: int) -> MessageMetadata:
         """The metadata of an entry, to be completed."""
@@ -159,78 +157,19 @@ class Envelope:
             metadata.schema_version = self.schema_version
         return metadata
 
+    def compressed(self, metadata: MessageMetadata, payload: bytes) -> bytes:
+        """The payload as it will travel; its size before is noted."""
+        metadata.uncompressed_size = len(payload)
+        return payload if self.compression == NONE else compress(self.compression, payload)
+
 
 def pack_single(
-    envelope: Envelope, message: OutgoingMessage, sequence_id: int, publish_time: int
+    envelope: Envelope, message: OutgoingMessage | bytes, sequence_id: int, publish_time: int
 ) -> tuple[MessageMetadata, bytes]:
     """A message that is an entry of its own: its metadata, and its payload as it will travel."""
     metadata = envelope.metadata(sequence_id, publish_time)
-    _describe(metadata, message)
-    if message.deliver_at is not None:
-        metadata.deliver_at_time = message.deliver_at
-    payload = message.payload or b""
-    metadata.uncompressed_size = len(payload)
-    if envelope.compression != NONE:
-        payload = compress(envelope.compression, payload)
-    return metadata, payload
-
-
-def single_entry(metadata: MessageMetadata, payload: Buffer, *, is_chunk: bool = False) -> Entry:
-    """The entry of a packed message, or of one chunk of it."""
-    parts = build_message_parts(metadata.SerializeToString(), payload)
-    return Entry(parts, metadata.sequence_id, metadata.sequence_id, 1, batched=False, is_chunk=is_chunk)
-
-
-def batch_entry(
-    envelope: Envelope, batch: BatchBuilder, first: OutgoingMessage | None, publish_time: int
-) -> Entry:
-    """The entry of a batch. The key of its first message, if any, stands for all of it."""
-    metadata = envelope.metadata(batch.first_sequence_id, publish_time)
-    metadata.highest_sequence_id = batch.last_sequence_id
-    metadata.num_messages_in_batch = batch.count
-    if first is not None:
-        if first.key is not None:
-            metadata.partition_key = first.key
-        if first.ordering_key is not None:
-            metadata.ordering_key = first.ordering_key
-    payload = batch.payload()
-    metadata.uncompressed_size = len(payload)
-    if envelope.compression != NONE:
-        payload = compress(envelope.compression, payload)
-    parts = build_message_parts(metadata.SerializeToString(), payload)
-    return Entry(parts, batch.first_sequence_id, batch.last_sequence_id, batch.count, batched=True)
-
-
-def encoded_entry(
-    envelope: Envelope, payload: bytes, count: int, first_id: int, last_id: int, publish_time: int
-) -> Entry:
-    """The entry of a batch whose messages are encoded already."""
-    metadata = envelope.metadata(first_id, publish_time)
-    metadata.highest_sequence_id = last_id
-    metadata.num_messages_in_batch = count
-    metadata.uncompressed_size = len(payload)
-    if envelope.compression != NONE:
-        payload = compress(envelope.compression, payload)
-    parts = build_message_parts(metadata.SerializeToString(), payload)
-    return Entry(parts, first_id, last_id, count, batched=True)
-
-
-def add_to_batch(batch: BatchBuilder, message: OutgoingMessage, sequence_id: int) -> None:
-    """Add a message with all it carries."""
-    if message.plain:
-        batch.add(message.payload or b"", sequence_id)
-    else:
-        batch.add_full(
-            message.payload,
-            sequence_id,
-            key=message.key,
-            ordering_key=message.ordering_key,
-            properties=message.properties,
-            event_time=message.event_time,
-        )
-
-
-def _describe(metadata: MessageMetadata, message: OutgoingMessage) -> None:
+    if isinstance(message, bytes):
+        return metadata, envelope.compressed(metadata, message)
     if message.key is not None:
         metadata.partition_key = message.key
     if message.ordering_key is not None:
@@ -241,5 +180,101 @@ def _describe(metadata: MessageMetadata, message: OutgoingMessage) -> None:
             add(key=name, value=value)
     if message.event_time is not None:
         metadata.event_time = message.event_time
+    if message.deliver_at is not None:
+        metadata.deliver_at_time = message.deliver_at
     if message.payload is None:
         metadata.null_value = True
+    return metadata, envelope.compressed(metadata, message.payload or b"")
+
+
+def single_entry(metadata: MessageMetadata, payload: Buffer, *, is_chunk: bool = False) -> Entry:
+    """The entry of a packed message, or of one chunk of it."""
+    parts = build_message_parts(metadata.SerializeToString(), payload)
+    return Entry(parts, metadata.sequence_id, metadata.sequence_id, 1, batched=False, is_chunk=is_chunk)
+
+
+def batch_entry(
+    envelope: Envelope,
+    messages: Sequence[OutgoingMessage | bytes],
+    sequence_ids: Sequence[int],
+    publish_time: int,
+) -> Entry:
+    """The entry of a batch. The key of its first message, if any, stands for all of it."""
+    batch = BatchBuilder()
+    payloads = plain_payloads(messages)
+    if payloads is not None:
+        batch.add_many(payloads, sequence_ids)
+    else:
+        for message, sequence_id in zip(messages, sequence_ids, strict=True):
+            if isinstance(message, bytes):
+                batch.add(message, sequence_id)
+            else:
+                batch.add_full(
+                    message.payload,
+                    sequence_id,
+                    key=message.key,
+                    ordering_key=message.ordering_key,
+                    properties=message.properties,
+                    event_time=message.event_time,
+                )
+    first = messages[0]
+    return _batch_entry(
+        envelope,
+        batch.payload(),
+        len(messages),
+        sequence_ids[0],
+        sequence_ids[-1],
+        publish_time,
+        first if isinstance(first, OutgoingMessage) else None,
+    )
+
+
+def encoded_entry(
+    envelope: Envelope, payload: bytes, count: int, first_id: int, last_id: int, publish_time: int
+) -> Entry:
+    """The entry of a batch whose messages are encoded already."""
+    return _batch_entry(envelope, payload, count, first_id, last_id, publish_time, None)
+
+
+def _batch_entry(
+    envelope: Envelope,
+    payload: bytes,
+    count: int,
+    first_id: int,
+    last_id: int,
+    publish_time: int,
+    keyed_as: OutgoingMessage | None,
+) -> Entry:
+    metadata = envelope.metadata(first_id, publish_time)
+    metadata.highest_sequence_id = last_id
+    metadata.num_messages_in_batch = count
+    if keyed_as is not None:
+        if keyed_as.key is not None:
+            metadata.partition_key = keyed_as.key
+        if keyed_as.ordering_key is not None:
+            metadata.ordering_key = keyed_as.ordering_key
+    payload = envelope.compressed(metadata, payload)
+    parts = build_message_parts(metadata.SerializeToString(), payload)
+    return Entry(parts, first_id, last_id, count, batched=True)
+
+
+def plain_payloads(messages: Sequence[OutgoingMessage | bytes]) -> Sequence[bytes] | None:
+    """The payloads of messages that are nothing else; None if one of them is more."""
+    if set(map(type, messages)) == {bytes}:
+        return cast(Sequence[bytes], messages)
+    payloads: list[bytes] = []
+    append = payloads.append
+    for message in messages:
+        if isinstance(message, bytes):
+            append(message)
+        elif (
+            message.payload is not None
+            and message.key is None
+            and not message.properties
+            and message.event_time is None
+            and message.ordering_key is None
+        ):
+            append(message.payload)
+        else:
+            return None
+    return payloads

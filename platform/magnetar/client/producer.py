@@ -7,10 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from magnetar.client.outgoing import OutgoingMessage
+from magnetar.client.recipients import DUPLICATE as DUPLICATE
 from magnetar.protocol.ids import MessageId
-
-DUPLICATE = MessageId(-1, -1)
-"""The id of a message that the broker had already, under the same producer name and sequence id."""
 
 
 class Producer(ABC):

@@ -429,9 +429,9 @@ class TopicConsumer(TopicLink):
 
     def _forget_received(self) -> None:
         forgotten = self._inbox.take_all_of(self)
-        rest = self._inbox.rest
-        if rest is not None and rest[0] is self and self.settings.durable:
-            self._inbox.rest = None
+        opened = self._inbox.opened
+        if opened is not None and opened[0] is self and self.settings.durable:
+            self._inbox.opened = None
         self._chunks.clear()
         if self.connection is not None:
             self._give_back(sum(_permits(d.payload, d.ack_set) for d in forgotten))

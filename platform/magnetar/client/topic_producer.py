@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from magnetar.client.connection import Connection
 from magnetar.client.errors import (
@@ -16,25 +16,26 @@ from magnetar.client.errors import (
     SendTimedOut,
 )
 from magnetar.client.link import TopicLink
-from magnetar.client.outbox import Outbox, ReceiptOutOfStep, Settled
+from magnetar.client.open_batch import OpenBatch, size_of
+from magnetar.client.outbox import Outbox, ReceiptOutOfStep, cut_entry
 from magnetar.client.outgoing import (
     OVERHEAD_BYTES,
     Entry,
     Envelope,
     Flush,
     OutgoingMessage,
-    add_to_batch,
     batch_entry,
     encoded_entry,
     pack_single,
     single_entry,
 )
-from magnetar.client.producer import DUPLICATE, Producer
+from magnetar.client.producer import Producer
+from magnetar.client.producer_settings import ProducerSettings
+from magnetar.client.recipients import DUPLICATE, EachMessage, EntryAlone, WholeBatch
 from magnetar.client.session import Session
 from magnetar.environment.logs import get_logger
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
-from magnetar.protocol.batch import BatchBuilder
 from magnetar.protocol.chunks import cut_into_chunks
 from magnetar.protocol.frames import MAX_MESSAGE_BYTES
 from magnetar.protocol.ids import MessageId, to_signed
@@ -43,10 +44,7 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandSendError,
     CommandSendReceipt,
     CommandSuccess,
-    CompressionType,
     MessageMetadata,
-    ProducerAccessMode,
-    Schema,
     ServerError,
 )
 
@@ -54,24 +52,6 @@ log = get_logger("magnetar.client")
 
 _CHUNK_METADATA_BYTES = 1024
 """Left of an entry for the metadata of a chunk, beyond what the message's own take."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
-    """How a producer works; the meaning of each is told by `Client.create_producer`."""
-
-    compression: CompressionType.ValueType
-    batching: bool = True
-    batching_max_delay_s: float = 0.001
-    batching_max_messages: int = 1000
-    batching_max_bytes: int = 128 * 1024
-    max_pending_messages: int = 0
-    send_timeout_s: float = 30.0
-    chunking: bool = False
-    access_mode: ProducerAccessMode.ValueType = ProducerAccessMode.Shared
-    initial_sequence_id: int | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    schema: Schema | None = None
 
 
 class TopicProducer(TopicLink, Producer):
@@ -90,18 +70,13 @@ class TopicProducer(TopicLink, Producer):
         self._partition = topic.partition
         self._schema_version = b""
         self._max_message_bytes = MAX_MESSAGE_BYTES
-        self._next_id: int | None = (
-            None if settings.initial_sequence_id is None else settings.initial_sequence_id + 1
-        )
+        self._next_id = -1 if settings.initial_sequence_id is None else settings.initial_sequence_id + 1
         self._stored_before = -1  # What the broker said, at the last connect, that it has.
         self._last_stored = -1
         self._outbox = Outbox()
-        # The batch being filled: its messages, their sequence ids, and one future for each.
-        self._open: list[bytes | OutgoingMessage] = []
-        self._open_ids: list[int] = []
-        self._open_futures: list[asyncio.Future[MessageId]] = []
-        self._open_bytes = 0
-        self._open_plain = True
+        self._memory = session.memory
+        self._new_future = self._loop.create_future
+        self._filling: OpenBatch | None = None
         self._seal_timer: asyncio.Handle | None = None
         self._seals_soon = False
         self._send_timer: asyncio.TimerHandle | None = None
@@ -116,7 +91,7 @@ class TopicProducer(TopicLink, Producer):
     @property
     def fills_a_batch(self) -> bool:
         """Whether a batch is being filled."""
-        return bool(self._open)
+        return self._filling is not None
 
     def send_nowait(
         self,
@@ -129,51 +104,71 @@ class TopicProducer(TopicLink, Producer):
         sequence_id: int | None = None,
         deliver_at: int | None = None,
     ) -> asyncio.Future[MessageId]:
+        filling = self._filling
+        if (
+            filling is not None
+            and type(payload) is bytes
+            and (sequence_id is None or sequence_id == self._next_id)
+            and deliver_at is None
+            and filling.ids is None
+            and len(payload) + OVERHEAD_BYTES <= filling.room
+        ):
+            # The way of nearly every message, written out: it joins a batch. Whatever had to be checked
+            # was checked when the batch was opened.
+            future = self._new_future()
+            self._next_id += 1
+            filling.room -= len(payload) + OVERHEAD_BYTES
+            messages = filling.messages
+            if key is None and properties is None and event_time is None and ordering_key is None:
+                messages.append(payload)
+            else:
+                messages.append(OutgoingMessage(payload, key, ordering_key, properties, event_time))
+            filling.futures.append(future)
+            if len(messages) >= filling.most:
+                self.seal()
+            return future
         if payload is not None and type(payload) is not bytes:
             payload = _as_bytes(payload)
-        size = len(payload) + OVERHEAD_BYTES if payload is not None else OVERHEAD_BYTES
+        message = OutgoingMessage(payload, key, ordering_key, properties, event_time, None, deliver_at)
+        return self._send(message, sequence_id)
+
+    def _send(self, message: bytes | OutgoingMessage, sequence_id: int | None) -> asyncio.Future[MessageId]:
+        """Queue a message that is not plain, or opens a batch."""
+        size = size_of(message) + OVERHEAD_BYTES
         self._check_room(1, size)
-        future: asyncio.Future[MessageId] = self._loop.create_future()
         if sequence_id is None:
-            sequence_id = self._next_id or 0
+            sequence_id = self._next_id
         elif sequence_id < 0:
             raise InvalidUse(f"sequence id {sequence_id} is negative")
+        future = self._new_future()
         self._next_id = sequence_id + 1
+        settings = self._settings
         if sequence_id <= self._stored_before:
             future.set_result(DUPLICATE)
-            return future
-        message: bytes | OutgoingMessage
-        if (
-            payload is not None
-            and key is None
-            and properties is None
-            and event_time is None
-            and ordering_key is None
-            and deliver_at is None
+        elif (
+            not settings.batching
+            or size > settings.batching_max_bytes
+            or (isinstance(message, OutgoingMessage) and message.deliver_at is not None)
         ):
-            message = payload
-        else:
-            message = OutgoingMessage(payload, key, ordering_key, properties, event_time, None, deliver_at)
-        if not self._settings.batching or deliver_at is not None or size > self._settings.batching_max_bytes:
             self.seal()
             self._send_single(message, sequence_id, size, future)
-            return future
-        ids = self._open_ids
-        if ids and (sequence_id <= ids[-1] or self._open_bytes + size > self._settings.batching_max_bytes):
-            self.seal()
-            ids = self._open_ids
-        self._open.append(message)
-        ids.append(sequence_id)
-        self._open_futures.append(future)
-        self._open_bytes += size
-        self.session.memory.used += size
-        if message is not payload:
-            self._open_plain = False
-        if len(ids) >= self._settings.batching_max_messages:
-            self.seal()
-        elif self._seal_timer is None:
-            self._seal_timer = self._loop.call_later(self._settings.batching_max_delay_s, self.seal)
+        else:
+            if self._filling is not None and not self._filling.takes(sequence_id, size):
+                self.seal()
+            filling = self._filling or self._open_batch(sequence_id)
+            filling.add(message, sequence_id, size, future)
+            if len(filling.messages) >= filling.most:
+                self.seal()
         return future
+
+    def _open_batch(self, first_id: int) -> OpenBatch:
+        settings = self._settings
+        most = settings.batching_max_messages
+        if settings.max_pending_messages:
+            most = min(most, max(1, settings.max_pending_messages - self._outbox.messages))
+        self._filling = OpenBatch(first_id, most, settings.batching_max_bytes)
+        self._seal_timer = self._loop.call_later(settings.batching_max_delay_s, self.seal)
+        return self._filling
 
     def send_batch_nowait(
         self, messages: Sequence[OutgoingMessage | bytes]
@@ -182,28 +177,23 @@ class TopicProducer(TopicLink, Producer):
         if not messages:
             future.set_result([])
             return future
-        plain = all(type(message) is bytes for message in messages)
-        size = sum(map(len if plain else _size_of, messages)) + len(messages) * OVERHEAD_BYTES  # type: ignore[arg-type]
+        plain = set(map(type, messages)) == {bytes}
+        size = sum(map(len if plain else size_of, messages)) + len(messages) * OVERHEAD_BYTES  # type: ignore[arg-type]
         self._check_room(len(messages), size)
         self.seal()
-        ids = self._ids_of(messages, plain=plain)
+        ids = range(self._next_id, self._next_id + len(messages)) if plain else self._ids_of(messages)
         self._next_id = ids[-1] + 1
-        duplicates = 0
-        while duplicates < len(ids) and ids[duplicates] <= self._stored_before:
-            duplicates += 1
+        duplicates = bisect_right(ids, self._stored_before)
+        if duplicates == len(ids):
+            future.set_result([DUPLICATE] * duplicates)
+            return future
         if duplicates:
             messages, ids = messages[duplicates:], ids[duplicates:]
-            if not messages:
-                future.set_result([DUPLICATE] * duplicates)
-                return future
-        entry = self._pack_batch(messages, ids, plain=plain)
+        entry = batch_entry(self._envelope(), messages, ids, self.session.clock.time_ms())
         if entry.size > self._max_message_bytes:
             raise MessageTooLarge(entry.size, self._max_message_bytes)
-        entry.whole = future
-        entry.duplicates = duplicates
-        entry.charged = size
-        self.session.memory.used += size
-        self._push(entry)
+        entry.recipients = WholeBatch(future, duplicates)
+        self._push(entry, size)
         return future
 
     def send_encoded_batch_nowait(
@@ -217,20 +207,20 @@ class TopicProducer(TopicLink, Producer):
         size = len(payload) + OVERHEAD_BYTES
         self._check_room(count, size)
         self.seal()
-        first = (self._next_id or 0) if sequence_id is None else sequence_id
+        first = self._next_id if sequence_id is None else sequence_id
         last = first + count - 1 if highest_sequence_id is None else highest_sequence_id
         self._next_id = last + 1
-        future: asyncio.Future[MessageId] = self._loop.create_future()
+        future = self._new_future()
         if last <= self._stored_before:
             future.set_result(DUPLICATE)
             return future
         entry = encoded_entry(self._envelope(), payload, count, first, last, self.session.clock.time_ms())
+        if first <= self._stored_before:
+            cut_entry(entry, self._stored_before)
         if entry.size > self._max_message_bytes:
             raise MessageTooLarge(entry.size, self._max_message_bytes)
-        entry.stored = future
-        entry.charged = size
-        self.session.memory.used += size
-        self._push(entry)
+        entry.recipients = EntryAlone(future)
+        self._push(entry, size)
         return future
 
     async def send(
@@ -260,7 +250,7 @@ class TopicProducer(TopicLink, Producer):
     async def room(self) -> None:
         while self._failure is None and self._is_full(1, OVERHEAD_BYTES):
             self.seal()
-            await self.session.memory.released()
+            await self._memory.released()
         self.check_usable()
 
     async def flush(self) -> None:
@@ -294,7 +284,7 @@ class TopicProducer(TopicLink, Producer):
 
     def seal_soon(self) -> None:
         """Seal the batch being filled at the end of this turn of the loop."""
-        if self._open and not self._seals_soon:
+        if self._filling is not None and not self._seals_soon:
             self._seals_soon = True
             if self._seal_timer is not None:
                 self._seal_timer.cancel()
@@ -302,47 +292,27 @@ class TopicProducer(TopicLink, Producer):
 
     def seal(self) -> None:
         """Make an entry of the batch being filled, and send it."""
+        batch = self._take_filling()
+        if batch is None:
+            return
+        ids = batch.sequence_ids
+        if len(ids) == 1:
+            self._send_single(batch.messages[0], ids[0], batch.charge, batch.futures[0])
+            return
+        entry = batch_entry(self._envelope(), batch.messages, ids, self.session.clock.time_ms())
+        entry.recipients = EachMessage(batch.futures)
+        if entry.size > self._max_message_bytes:
+            entry.failed(MessageTooLarge(entry.size, self._max_message_bytes))
+        else:
+            self._push(entry, batch.charge)
+
+    def _take_filling(self) -> OpenBatch | None:
         if self._seal_timer is not None:
             self._seal_timer.cancel()
             self._seal_timer = None
             self._seals_soon = False
-        if not self._open:
-            return
-        messages, ids, futures = self._open, self._open_ids, self._open_futures
-        size, plain = self._open_bytes, self._open_plain
-        self._open, self._open_ids, self._open_futures = [], [], []
-        self._open_bytes, self._open_plain = 0, True
-        if len(messages) == 1:
-            self.session.memory.used -= size
-            self._send_single(messages[0], ids[0], size, futures[0])
-            return
-        entry = self._pack_batch(messages, ids, plain=plain)
-        entry.futures = futures
-        entry.charged = size
-        if entry.size > self._max_message_bytes:
-            self._complete(entry, MessageTooLarge(entry.size, self._max_message_bytes))
-        else:
-            self._push(entry)
-
-    def _pack_batch(
-        self, messages: Sequence[bytes | OutgoingMessage], ids: Sequence[int], *, plain: bool
-    ) -> Entry:
-        batch = BatchBuilder()
-        first = messages[0]
-        if plain and ids[-1] - ids[0] + 1 == len(ids):
-            batch.add_run(messages, ids[0])  # type: ignore[arg-type]  # `plain`: nothing but bytes
-        else:
-            for message, sequence_id in zip(messages, ids, strict=True):
-                if isinstance(message, bytes):
-                    batch.add(message, sequence_id)
-                else:
-                    add_to_batch(batch, message, sequence_id)
-        return batch_entry(
-            self._envelope(),
-            batch,
-            first if isinstance(first, OutgoingMessage) else None,
-            self.session.clock.time_ms(),
-        )
+        batch, self._filling = self._filling, None
+        return batch
 
     def _send_single(
         self,
@@ -351,17 +321,13 @@ class TopicProducer(TopicLink, Producer):
         size: int,
         future: asyncio.Future[MessageId],
     ) -> None:
-        if isinstance(message, bytes):
-            message = OutgoingMessage(message)
         metadata, payload = pack_single(self._envelope(), message, sequence_id, self.session.clock.time_ms())
         entry = single_entry(metadata, payload)
         if entry.size > self._max_message_bytes:
             self._send_chunks(metadata, payload, entry.size, size, future)
             return
-        entry.futures = (future,)
-        entry.charged = size
-        self.session.memory.used += size
-        self._push(entry)
+        entry.recipients = EachMessage((future,))
+        self._push(entry, size)
 
     def _send_chunks(
         self,
@@ -379,13 +345,14 @@ class TopicProducer(TopicLink, Producer):
             single_entry(chunk, part, is_chunk=True)
             for chunk, part in cut_into_chunks(metadata, payload, room)
         ]
-        entries[-1].futures = (future,)
-        entries[-1].charged = size
-        self.session.memory.used += size
+        entries[-1].recipients = EachMessage((future,))
         for entry in entries:
-            self._push(entry)
+            self._push(entry, size if entry is entries[-1] else 0)
 
-    def _push(self, entry: Entry) -> None:
+    def _push(self, entry: Entry, charge: int) -> None:
+        """Send an entry, now or once there is a connection, and keep it until its receipt comes."""
+        entry.charged = charge
+        self._memory.used += charge
         timeout_s = self._settings.send_timeout_s
         if timeout_s > 0:
             entry.deadline = self.session.clock.monotonic() + timeout_s
@@ -409,7 +376,7 @@ class TopicProducer(TopicLink, Producer):
             f"{self._describe()}: no receipt within {self._settings.send_timeout_s:g} s; it may be stored or not"
         )
         for entry in self._outbox.clear():
-            self._complete(entry, error)
+            self._finish(entry, error)
 
     # What the connection tells.
 
@@ -426,7 +393,7 @@ class TopicProducer(TopicLink, Producer):
         if entry.highest_id > self._last_stored:
             self._last_stored = entry.highest_id
         place = receipt.message_id
-        self._complete(entry, None, to_signed(place.ledgerId), to_signed(place.entryId))
+        self._finish(entry, None, to_signed(place.ledgerId), to_signed(place.entryId))
 
     def on_send_error(self, error: CommandSendError) -> None:
         """A message is not stored."""
@@ -434,7 +401,7 @@ class TopicProducer(TopicLink, Producer):
         if error.error in (ServerError.ChecksumError, ServerError.NotAllowedError):
             entry = self._outbox.take_failed(error.sequence_id)
             if entry is not None:
-                self._complete(entry, refusal)
+                self._finish(entry, refusal)
         elif error.error in (ServerError.TopicTerminatedError, ServerError.ProducerFenced):
             self.give_up(refusal)
         elif self.connection is not None:
@@ -479,95 +446,38 @@ class TopicProducer(TopicLink, Producer):
             self._topic_epoch = success.topic_epoch
         self._stored_before = success.last_sequence_id
         self._last_stored = max(self._last_stored, success.last_sequence_id)
-        if self._next_id is None:
+        if self._next_id < 0:
             self._next_id = success.last_sequence_id + 1
 
     def _when_attached(self, connection: Connection) -> None:
         for settled in self._outbox.settle(self._stored_before):
-            self._tell_duplicates(settled)
+            if settled.finished:
+                self._finish(settled.entry, None)
+            else:
+                settled.entry.recipients.duplicates(settled.duplicates)
         for entry in self._outbox:
             connection.write_parts(entry.frame(self._id))
 
     def _when_given_up(self, error: ClientError) -> None:
-        self._fail_open_batch(error)
-        for timer in (self._seal_timer, self._send_timer):
-            if timer is not None:
-                timer.cancel()
+        batch = self._take_filling()
+        if batch is not None:
+            EachMessage(batch.futures).failed(error)
+        if self._send_timer is not None:
+            self._send_timer.cancel()
         for entry in self._outbox.clear():
-            self._complete(entry, error)
-        self.session.memory.release(0)  # Whoever waits for room shall see that there will be none.
+            self._finish(entry, error)
+        self._memory.release(0)  # Whoever waits for room shall see that there will be none.
 
     def _describe(self) -> str:
         return f"producer {self.name or '(unnamed)'} of {self.topic}"
 
-    # Telling.
-
-    def _complete(
-        self, entry: Entry, error: Exception | None, ledger_id: int = -1, entry_id: int = -1
-    ) -> None:
+    def _finish(self, entry: Entry, error: Exception | None, ledger_id: int = -1, entry_id: int = -1) -> None:
         """Tell everybody who waits for an entry, and give back its memory."""
-        count = entry.num_messages
-        if entry.stored is not None:
-            if not entry.stored.done():
-                if error is not None:
-                    entry.stored.set_exception(error)
-                else:
-                    entry.stored.set_result(
-                        DUPLICATE if ledger_id < 0 else MessageId(ledger_id, entry_id, self._partition)
-                    )
-        elif entry.whole is not None:
-            if not entry.whole.done():
-                if error is not None:
-                    entry.whole.set_exception(error)
-                else:
-                    entry.whole.set_result(
-                        [DUPLICATE] * entry.duplicates + self._ids_in(entry, ledger_id, entry_id)
-                    )
-        elif error is not None:
-            for future in entry.futures:
-                if not future.done():
-                    future.set_exception(error)
-        elif count == 1 or ledger_id < 0:
-            message_id = self._ids_in(entry, ledger_id, entry_id)[0]
-            for future in entry.futures:
-                if not future.done():
-                    future.set_result(message_id)
+        if error is None:
+            entry.stored(ledger_id, entry_id, self._partition)
         else:
-            partition = self._partition
-            for index, future in enumerate(entry.futures):
-                if not future.done():
-                    future.set_result(MessageId(ledger_id, entry_id, partition, index, count))
-        for flush in entry.flushes:
-            flush.entry_done(error)
-        self.session.memory.release(entry.charged)
-
-    def _ids_in(self, entry: Entry, ledger_id: int, entry_id: int) -> list[MessageId]:
-        """The ids of an entry's messages, once it is stored at a place; -1 means it was a duplicate."""
-        count = entry.num_messages
-        if ledger_id < 0:
-            return [DUPLICATE] * count
-        if not entry.batched:
-            return [MessageId(ledger_id, entry_id, self._partition)]
-        return [MessageId(ledger_id, entry_id, self._partition, index, count) for index in range(count)]
-
-    def _tell_duplicates(self, settled: Settled) -> None:
-        """The first messages of an entry turned out to be stored; unless finished, it goes on."""
-        entry = settled.entry
-        if settled.finished:
-            self._complete(entry, None)
-            return
-        entry.duplicates += settled.duplicates
-        for future in entry.futures[: settled.duplicates]:
-            if not future.done():
-                future.set_result(DUPLICATE)
-        entry.futures = entry.futures[settled.duplicates :]
-
-    def _fail_open_batch(self, error: ClientError) -> None:
-        for future in self._open_futures:
-            if not future.done():
-                future.set_exception(error)
-        self.session.memory.used -= self._open_bytes
-        self._open, self._open_ids, self._open_futures, self._open_bytes = [], [], [], 0
+            entry.failed(error)
+        self._memory.release(entry.charged)
 
     # Limits and ids.
 
@@ -576,30 +486,32 @@ class TopicProducer(TopicLink, Producer):
             raise self._failure
         if self._is_full(messages, size):
             raise ProducerQueueFull(
-                f"{self._describe()}: {self._outbox.messages + len(self._open)} messages and "
-                f"{self.session.memory.used} bytes are pending; await room() or send()"
+                f"{self._describe()}: {self._pending} messages and "
+                f"{self._memory.used} bytes are pending; await room() or send()"
             )
 
     def _is_full(self, messages: int, size: int) -> bool:
         most = self._settings.max_pending_messages
-        pending = self._outbox.messages + len(self._open)
+        pending = self._pending
         if most and pending and pending + messages > most:
             return True
-        memory = self.session.memory
+        memory = self._memory
         return memory.used > 0 and memory.used + size > memory.limit
 
-    def _ids_of(self, messages: Sequence[OutgoingMessage | bytes], *, plain: bool) -> Sequence[int]:
+    @property
+    def _pending(self) -> int:
+        return self._outbox.messages + (len(self._filling.messages) if self._filling is not None else 0)
+
+    def _ids_of(self, messages: Sequence[OutgoingMessage | bytes]) -> Sequence[int]:
         """The sequence id of each message, chosen where it has none."""
-        following = self._next_id or 0
-        if plain:
-            return range(following, following + len(messages))
+        following = self._next_id
         ids: list[int] = []
         for message in messages:
             if isinstance(message, OutgoingMessage):
                 if message.deliver_at is not None:
                     raise InvalidUse("a message with a delivery time cannot be part of a batch")
                 if message.sequence_id is not None:
-                    if ids and message.sequence_id < following:
+                    if message.sequence_id < (following if ids else 0):
                         raise InvalidUse("sequence ids must increase within a batch")
                     following = message.sequence_id
             ids.append(following)
@@ -607,12 +519,7 @@ class TopicProducer(TopicLink, Producer):
         return ids
 
     def _envelope(self) -> Envelope:
-        return Envelope(self.name, self._settings.compression, self._schema_version, self._partition)
-
-
-def _size_of(message: OutgoingMessage | bytes) -> int:
-    payload = message if isinstance(message, bytes) else message.payload
-    return len(payload or b"")
+        return Envelope(self.name, self._settings.compression, self._schema_version)
 
 
 def _as_bytes(payload: object) -> bytes:

@@ -107,7 +107,12 @@ class TopicName:
 
     @property
     def encoded_local(self) -> str:
-        """The last part as it stands in paths and URLs. Source: Pulsar Codec, Java's URLEncoder."""
+        """The last part as it stands in paths and URLs. Source: Pulsar Codec, Java's URLEncoder.
+
+        `.` and `..` alone are encoded too, for a path would lose them.
+        """
+        if self.local_name in (".", ".."):
+            return self.local_name.replace(".", "%2E")
         return quote_plus(self.local_name, safe="*").replace("~", "%7E")
 
     @property

@@ -74,18 +74,29 @@ def test_plain_members_are_what_protobuf_makes_of_them(payloads: list[bytes], fi
     one_by_one, at_once = BatchBuilder(), BatchBuilder()
     for index, payload in enumerate(payloads):
         one_by_one.add(payload, first_id + index)
-    at_once.add_run(payloads, first_id)
+    at_once.add_many(payloads, range(first_id, first_id + len(payloads)))
     assert one_by_one.payload() == at_once.payload() == by_protobuf(payloads, first_id)
     assert (at_once.count, at_once.first_sequence_id) == (len(payloads), first_id)
     assert at_once.last_sequence_id == one_by_one.last_sequence_id == first_id + len(payloads) - 1
     assert at_once.size >= len(at_once.payload())
 
 
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=20, unique=True).map(sorted), st.data())
+def test_ids_with_gaps(ids: list[int], data: st.DataObject) -> None:
+    payloads = [data.draw(st.binary(max_size=5)) for _ in ids]
+    one_by_one, at_once = BatchBuilder(), BatchBuilder()
+    for payload, sequence_id in zip(payloads, ids, strict=True):
+        one_by_one.add(payload, sequence_id)
+    at_once.add_many(payloads, ids)
+    assert at_once.payload() == one_by_one.payload()
+    assert (at_once.first_sequence_id, at_once.last_sequence_id) == (ids[0], ids[-1])
+
+
 @pytest.mark.parametrize("first_id", [0, 126, 0x3FFE, 0x4000, 0x7FFE, 2**21 - 2, 2**35 - 3])
 def test_a_run_across_a_change_of_width(first_id: int) -> None:
     payloads = [bytes([number]) for number in range(9)]
     batch = BatchBuilder()
-    batch.add_run(payloads, first_id)
+    batch.add_many(payloads, range(first_id, first_id + len(payloads)))
     assert batch.payload() == by_protobuf(payloads, first_id)
 
 
@@ -130,7 +141,7 @@ def test_a_damaged_batch_is_refused_or_stays_within_itself(
     payloads: list[bytes], first_id: int, data: st.DataObject
 ) -> None:
     batch = BatchBuilder()
-    batch.add_run(payloads, first_id)
+    batch.add_many(payloads, range(first_id, first_id + len(payloads)))
     damaged = bytearray(batch.payload())
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, min(len(damaged) - 1, 40)))] = data.draw(st.integers(0, 255))
@@ -168,7 +179,7 @@ def test_a_cut_batch_holds_the_later_messages_only(
     payloads: list[bytes], first_id: int, compression: CompressionType.ValueType, data: st.DataObject
 ) -> None:
     batch = BatchBuilder()
-    batch.add_run(payloads, first_id)
+    batch.add_many(payloads, range(first_id, first_id + len(payloads)))
     metadata = metadata_of(batch, compression)
     metadata.partition_key = "kept"
     whole = build_message(metadata, compress(compression, batch.payload()))
