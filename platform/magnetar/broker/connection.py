@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.errors import BrokerError, as_broker_error
@@ -94,8 +94,8 @@ class Connection(asyncio.Protocol):
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it.
+        transport = self._transport
         transport.set_write_buffer_limits(high=self.settings.write_buffer_bytes)
         name = transport.get_extra_info("peername")
         self.address = f"/{name[0]}:{name[1]}" if isinstance(name, tuple) else "/local"

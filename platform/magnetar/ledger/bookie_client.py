@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from magnetar.environment.logs import get_logger
 from magnetar.protocol import bookie_frames as frames
@@ -317,7 +317,7 @@ class _Link(asyncio.Protocol):
         self.congested = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's are not instances of it.
         self.transport = transport
         transport.write(frames.encode_hello())
 
