@@ -108,6 +108,8 @@ class Components:
             existing = await self._registry.get(name)
             if existing is not None:
                 raise BadRequest(_exists(existing))
+            if kind is not Kind.FUNCTION and url is not None and url.startswith(BUILTIN):
+                data = {**data, "archive": url}
             config = parse_config(kind, data, name)
             async with self._package(kind, config.to_dict(), upload, url) as package:
                 if package is None:

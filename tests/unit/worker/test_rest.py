@@ -356,6 +356,11 @@ async def test_connectors_are_listed_described_and_checked(platform: Any) -> Non
     ):
         source = {"archive": "builtin://file", "topicName": "t", "configs": configs}
         assert expected in reason(await platform.register("s", source, kind="source", package=None))
+    rows = {"topicName": "t", "configs": {"path": "/a", "format": "csv"}}
+    assert (await platform.register("by-url", rows, kind="source", url="builtin://file")).status_code == 204
+    assert (
+        await platform.register("by-type", {**rows, "sourceType": "file"}, kind="source", package=None)
+    ).is_success
     unknown = {"archive": "builtin://nosuch", "topicName": "t"}
     assert "there are: file" in reason(await platform.register("s", unknown, kind="source", package=None))
 
