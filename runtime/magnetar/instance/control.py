@@ -22,8 +22,10 @@ class Reported(Protocol):
 
     instance_id: int
     worker_id: str
-    component: str
     statistics: Statistics
+
+    @property
+    def component(self) -> str: ...
 
     @property
     def running(self) -> bool:

@@ -21,12 +21,12 @@ class SpecUnusable(InstanceError):
 class UserCodeRefused(InstanceError):
     """The package does not load, or the connector does not open."""
 
-    def __init__(self, reason: str, traceback: str = "", *, while_opening: bool = False) -> None:
+    def __init__(self, reason: str, traceback: str = "", *, permanent: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.traceback = traceback
-        self.while_opening = while_opening
-        """A connector that cannot open may be able to later; a package that cannot load never will."""
+        self.permanent = permanent
+        """Only another package or config can help; otherwise trying again may."""
 
 
 class UserProcessLost(InstanceError):

@@ -19,6 +19,7 @@ from typing import Any
 
 EXIT_CONFIG = 78
 """EX_CONFIG: starting again would not help."""
+PERMANENT_CONNECTOR_ERRORS = frozenset(("InvalidSetting", "MissingLibrary", "UnknownConnector"))
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -59,7 +60,7 @@ def _run(job: Any, channel: Any) -> int:
         raise
     except (Exception, SystemExit) as error:
         reason = "".join(traceback.format_exception_only(error)).strip()
-        refusal = {"reason": reason, "traceback": traceback.format_exc(), "while_opening": loop is not None}
+        refusal = {"reason": reason, "traceback": traceback.format_exc(), "permanent": _is_permanent(error)}
         channel.send(json_frame(ToHost.REFUSED, refusal))
         if loop is not None:
             _close(loop)
@@ -87,6 +88,19 @@ def _load(job: Any, channel: Any, topic_log: Any) -> Any:
     from magnetar.functions.process.source_loop import SourceLoop
 
     return SourceLoop(job, load_connector(job), channel, topic_log)
+
+
+def _is_permanent(error: BaseException) -> bool:
+    """Whether only another package or config can help. A constructor that could not reach a server may try again.
+
+    Connectors' errors go by name: this room does not know theirs.
+    """
+    from magnetar.functions.errors import FunctionsError
+
+    return (
+        isinstance(error, (ImportError, SyntaxError, FunctionsError))
+        or type(error).__name__ in PERMANENT_CONNECTOR_ERRORS
+    )
 
 
 def _close(loop: Any) -> None:
