@@ -187,7 +187,7 @@ class Bookie:
             journal.start(self._loop, replay.last_segment + 1, replay.next_sequence)
             if not replay.records:  # Nothing to keep the old segments for.
                 storage.checkpoint(CacheHalf(), table.take_changes(), journal.durable, None)
-                segments.release(journal.durable.segment)
+                segments.release(storage.checkpoint_state.mark.segment)
         except BaseException:
             if storage is not None:
                 storage.close(seal=False)

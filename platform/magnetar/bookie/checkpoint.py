@@ -111,7 +111,7 @@ class Checkpointer:
         return bool(
             self._cache.bytes
             or self._table.has_changes
-            or self._journal.durable.sequence > self._mark.sequence
+            or self._journal.durable > self._mark
         )
 
     def _on_timer(self) -> None:

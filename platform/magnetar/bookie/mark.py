@@ -73,7 +73,7 @@ class MarkFile:
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Make `checkpoint` what counts, durably. A mark behind the last one is replaced by the last one."""
-        if self._last is not None and checkpoint.mark.sequence < self._last.mark.sequence:
+        if self._last is not None and checkpoint.mark < self._last.mark:
             checkpoint = replace(checkpoint, mark=self._last.mark)
         mark = checkpoint.mark
         text = json.dumps(

@@ -218,7 +218,7 @@ class Storage:
         self.checkpoint_state = replace(
             self.checkpoint_state, ledgers=self._table_file.number, ledgers_end=self._table_file.end
         )
-        if mark.sequence > self.checkpoint_state.mark.sequence:
+        if mark > self.checkpoint_state.mark:
             self.checkpoint_state = replace(self.checkpoint_state, mark=mark)
         self._marks.write(self.checkpoint_state)
         if self._table_file.number != old_table:
