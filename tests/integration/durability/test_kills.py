@@ -30,7 +30,7 @@ class Load:
 
     def __init__(self, url: str, topics: dict[str, bool], batching: bool) -> None:
         self._client = pulsar.Client(
-            url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+            url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         self.logs = {topic: SendLog(f"producer-of-{topic.rpartition('/')[2]}") for topic in topics}
         self._producers = {
@@ -97,7 +97,7 @@ class Load:
 
 
 def read_all(url: str, topic: str) -> list[bytes]:
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal))
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
