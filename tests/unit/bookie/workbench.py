@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +111,15 @@ async def add_many(
     async with asyncio.timeout(30):
         statuses = await asyncio.gather(*(begin_add(bookie, ledger_id, e, payload) for e in entry_ids))
     assert set(statuses) == {BookieStatus.OK}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is bound to happen soon."""
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
 
 
 async def crash(bookie: Bookie) -> None:
