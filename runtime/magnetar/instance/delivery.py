@@ -286,8 +286,9 @@ class Delivery(Generic[P]):
             entry.due = 0.0
             if again:
                 entry.due = now + self._policy.delay_s(max(entry.attempts[o] for o in again))
-            if self._policy.ordered:
-                self._go_back(position)
+        stopped = bool(outcome.faults) and self._policy.retries != 0
+        if self._policy.ordered and (entry.pending or stopped):
+            self._go_back(position)
         return self._issue() + self._finish(position) + self._start(now)
 
     def stored(self, token: int) -> list[Effect[P]]:
