@@ -88,6 +88,8 @@ class ManagedLedger:
         self.keeper = keeper
         self._trim_lock = asyncio.Lock()
         self._trimming = False
+        self._cursors_known = False
+        """Until all cursors are back, nothing may be trimmed: what one of them needs would be taken for free."""
         self._appends = AppendPath(self, next_index, last_timestamp_ms)
         self._reads = ReadPath(self, cache)
         self._cursors: dict[str, Cursor] = {}
@@ -305,6 +307,11 @@ class ManagedLedger:
         snapshot = await store.recover()
         self._cursors[name] = Cursor(self, name, CursorState.restored(self.ledgers, snapshot), store)
 
+    def cursors_restored(self) -> None:
+        """All cursors that the metadata name are back: what none of them needs may go."""
+        self._cursors_known = True
+        self.ledger_changed()
+
     async def delete_cursor(self, name: str) -> None:
         """
         Raises:
@@ -358,7 +365,7 @@ class ManagedLedger:
             self.tasks.spawn(self._trim_guarded())
 
     def _droppable(self) -> int:
-        if len(self.ledgers) < 2:
+        if not self._cursors_known or len(self.ledgers) < 2:
             return 0
         marks = [cursor.mark_delete for cursor in self._cursors.values() if cursor.durable]
         return droppable(self.ledgers, min(marks, default=None), self.config, self.clock.time_ms())

@@ -128,6 +128,7 @@ class Opener:
         try:
             await opened.take_over()
             await self._restore_cursors(opened)
+            opened.cursors_restored()
         except BaseException:
             opened.abandon()
             raise
