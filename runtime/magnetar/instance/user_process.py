@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -50,7 +51,7 @@ class UserProcess:
         self._flags = shlex.split(runtime_flags)
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._protocol = ProcessProtocol(self._frame, self._closed)
         self._ready: asyncio.Future[None] | None = None
         self._exit: asyncio.Task[None] | None = None
@@ -76,15 +77,17 @@ class UserProcess:
         try:
             self._last_words.parent.mkdir(parents=True, exist_ok=True)
             with self._last_words.open("wb") as words:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *self._flags,
-                    "-P",
-                    str(_entry_script()),
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    *_portions(self._job),
-                    stdin=asyncio.subprocess.DEVNULL,
+                self._process = subprocess.Popen(  # noqa: ASYNC220  (milliseconds, and this thread must be its parent)
+                    [
+                        sys.executable,
+                        *self._flags,
+                        "-P",
+                        str(_entry_script()),
+                        str(theirs.fileno()),
+                        str(os.getpid()),
+                        *_portions(self._job),
+                    ],
+                    stdin=subprocess.DEVNULL,
                     stdout=words,
                     stderr=words,
                     pass_fds=(theirs.fileno(),),
@@ -145,11 +148,8 @@ class UserProcess:
         self._protocol.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
-            try:
-                self._process.send_signal(number)
-            except ProcessLookupError:
-                return  # It ended this very moment.
+        if self._process is not None:
+            self._process.send_signal(number)  # Does nothing once it has ended.
 
     def _frame(self, kind: int, body: memoryview) -> None:
         if self._ready is not None and not self._ready.done():
@@ -171,7 +171,7 @@ class UserProcess:
 
     async def _wait(self) -> None:
         assert self._process is not None
-        code = await self._process.wait()
+        code = await _ended(self._process)
         try:
             async with asyncio.timeout(SILENCE_WAIT_S):
                 await self._silent.wait()  # What it sent last was work done.
@@ -185,6 +185,20 @@ class UserProcess:
             self._ready.exception()  # Whoever waits sees it; nobody waiting is fine as well.
         elif not self._stopping:
             self._on_lost(reason)
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Wait for its end; returns its exit status, negative for a signal."""
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    handle = os.pidfd_open(process.pid)
+    loop.add_reader(handle, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+    return process.wait()
 
 
 def describe_exit(code: int, last_words: str) -> str:
