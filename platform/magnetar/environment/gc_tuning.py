@@ -14,11 +14,16 @@ THRESHOLDS = (50_000, 20, 50)
 SWITCH_INTERVAL_S = 0.0005
 
 
+def postpone() -> None:
+    """Collect nothing while the program loads: nearly all that is made then stays. Ends with `settle`."""
+    gc.disable()
+
+
 def settle() -> None:
     """Call once, when everything that serves has been loaded and before the first request."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
+    gc.enable()
 
 
 def hasten_thread_switches() -> None:

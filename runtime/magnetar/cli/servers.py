@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar.cli.errors import CannotServe, CommandError
-from magnetar.environment import logs
+from magnetar.environment import gc_tuning, logs
 
 if TYPE_CHECKING:
     from magnetar.cli.serving import Role
@@ -25,6 +25,7 @@ _READY = "When it accepts it prints one line: `magnetar ready: URL... (SECONDS s
 
 def run_server(name: str, words: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status; 1 where it cannot serve, and says why."""
+    gc_tuning.postpone()
     options = _parser(name).parse_args(words)
     level = options.log_level or os.environ.get("MAGNETAR_LOG_LEVEL") or "INFO"
     logs.configure(level if level.upper() in ("DEBUG", "INFO", "WARNING", "ERROR") else "INFO")
