@@ -35,10 +35,10 @@ class SendLog:
         return set(range(self.sent)) - set(self.receipted) - set(self.failed)
 
     def note_kill(self) -> int:
-        """Remember what a kill at this moment leaves in doubt; returns how many messages that is.
+        """Remember what a death leaves in doubt; returns how many messages that is.
 
-        Call it before the kill: a receipt that arrives in between only makes the check stricter than it need be
-        for a message the client will not send again.
+        Call it when the process is dead and before it is started again: then no receipt can come, and all that
+        has none may be sent again.
         """
         doubtful = self.in_flight()
         self.repeatable |= doubtful
