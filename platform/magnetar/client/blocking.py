@@ -18,7 +18,7 @@ from magnetar.client.consumer import Acknowledgeable, Consumer
 from magnetar.client.dead_letters import DeadLetterPolicy
 from magnetar.client.errors import AlreadyClosed
 from magnetar.client.messages import Message, MessageBatch
-from magnetar.client.outgoing import OutgoingMessage
+from magnetar.client.outgoing import OVERHEAD_BYTES, OutgoingMessage
 from magnetar.client.producer import Producer
 from magnetar.client.reader import Reader
 from magnetar.client.topic_consumer import SubscriptionType
@@ -268,7 +268,7 @@ class BlockingProducer:
         result: Future[MessageId] = Future()
 
         async def sending() -> None:
-            await self._producer.room()
+            await self._producer.room(len(payload or b""))
             sent = self._producer.send_nowait(
                 payload,
                 key=key,
@@ -287,7 +287,7 @@ class BlockingProducer:
         """As `Producer.send_batch_nowait`, waiting for room and for the receipt."""
 
         async def sending() -> list[MessageId]:
-            await self._producer.room()
+            await self._producer.room(sum(map(_room_for, messages)))
             return await self._producer.send_batch_nowait(messages)
 
         return self._thread.run(sending())
@@ -416,6 +416,11 @@ class BlockingReader:
     def close(self) -> None:
         """As `Reader.close`."""
         self._thread.run(self._reader.close())
+
+
+def _room_for(message: OutgoingMessage | bytes) -> int:
+    payload = message if isinstance(message, bytes) else message.payload
+    return OVERHEAD_BYTES + len(payload or b"")
 
 
 def _copy(done: asyncio.Future[MessageId], result: Future[MessageId]) -> None:

@@ -112,8 +112,8 @@ class PartitionedProducer(Producer):
             deliver_at=deliver_at,
         )
 
-    async def room(self) -> None:
-        await asyncio.gather(*(producer.room() for producer in self._producers))
+    async def room(self, size: int = 0) -> None:
+        await asyncio.gather(*(producer.room(size) for producer in self._producers))
 
     async def flush(self) -> None:
         await asyncio.gather(*(producer.flush() for producer in self._producers))

@@ -122,8 +122,8 @@ class Producer(ABC):
         """
 
     @abstractmethod
-    async def room(self) -> None:
-        """Wait until `send_nowait` may be called again without raising `ProducerQueueFull`."""
+    async def room(self, size: int = 0) -> None:
+        """Wait until a payload of `size` bytes may be sent without raising `ProducerQueueFull`."""
 
     @abstractmethod
     async def flush(self) -> None:

@@ -234,7 +234,7 @@ class TopicProducer(TopicLink, Producer):
         sequence_id: int | None = None,
         deliver_at: int | None = None,
     ) -> MessageId:
-        await self.room()
+        await self.room(len(payload or b""))
         future = self.send_nowait(
             payload,
             key=key,
@@ -247,8 +247,8 @@ class TopicProducer(TopicLink, Producer):
         self.seal_soon()
         return await future
 
-    async def room(self) -> None:
-        while self._failure is None and self._is_full(1, OVERHEAD_BYTES):
+    async def room(self, size: int = 0) -> None:
+        while self._failure is None and self._is_full(1, size + OVERHEAD_BYTES):
             self.seal()
             await self._memory.released()
         self.check_usable()
