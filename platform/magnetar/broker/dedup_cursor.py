@@ -16,6 +16,7 @@ from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.message import split_message
+from magnetar.protocol.texts import text
 
 if TYPE_CHECKING:
     from magnetar.broker.context import BrokerContext
@@ -98,7 +99,7 @@ class DeduplicationCursor:
         chunks = metadata.num_chunks_from_msg
         if metadata.HasField("marker_type") or (chunks > 1 and metadata.chunk_id < chunks - 1):
             return
-        self.marks.replay(metadata.producer_name, stored_sequences(message), now)
+        self.marks.replay(text(metadata.producer_name), stored_sequences(message), now)
 
     async def disable(self) -> None:
         """Forget all marks, and let go of what they pinned."""

@@ -16,6 +16,7 @@ from magnetar.protocol import ack_sets
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.message import read_metadata
 from magnetar.protocol.routing import key_slot, sticky_key
+from magnetar.protocol.texts import text
 
 if TYPE_CHECKING:
     from magnetar.managed_ledger import Entry, Position
@@ -101,7 +102,7 @@ class FilterChain:
                 entry,
                 key_hash=key_slot(sticky_key(metadata)) if self._keyed else 0,
                 ack_set=None if unacked is None else list(unacked),
-                chunk_of=metadata.uuid if chunked else None,
+                chunk_of=text(metadata.uuid) if chunked else None,
                 chunk_last=chunked and metadata.chunk_id == metadata.num_chunks_from_msg - 1,
             )
         )

@@ -9,7 +9,7 @@ the next batch. A batch that is encrypted tells no more than its one id.
 from __future__ import annotations
 
 from magnetar.broker.deduplication import Sequences
-from magnetar.protocol.batch import index_batch, open_batch, read_single_metadata
+from magnetar.protocol.batch import Member, index_batch, open_batch, read_single_metadata
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.message import SplitMessage
 
@@ -31,8 +31,8 @@ def stored_sequences(message: SplitMessage) -> Sequences:
 def untold_sequences(message: SplitMessage) -> Sequences:
     """The ids of an entry whose metadata tells only one.
 
-    Ids rise within a batch, so that its first and last member tell all. They are read from the members, not
-    counted: users choose ids with gaps.
+    They are read from the members, not counted, for users choose ids with gaps. Where the first and the last
+    member are as far apart as a batch without gaps has them, those between are not looked at.
     """
     metadata = message.metadata
     one = Sequences(metadata.sequence_id, metadata.sequence_id)
@@ -42,11 +42,16 @@ def untold_sequences(message: SplitMessage) -> Sequences:
     try:
         payload = open_batch(metadata, message.payload)
         members = index_batch(payload, count)
-        first, last = (
-            read_single_metadata(payload[start:end]) for start, end, _ in (members[0], members[-1])
-        )
+        ids = [_member_id(payload, members[index]) for index in (0, -1)]
+        if None not in ids and ids[1] != (ids[0] or 0) + count - 1:
+            ids = [_member_id(payload, member) for member in members]
     except ProtocolError:
         return Sequences(metadata.sequence_id, metadata.sequence_id, count)
-    if not (first.HasField("sequence_id") and last.HasField("sequence_id")):
-        return one
-    return Sequences(min(first.sequence_id, last.sequence_id), max(first.sequence_id, last.sequence_id))
+    told = [each for each in ids if each is not None]
+    return Sequences(min(told), max(told)) if len(told) == len(ids) else one
+
+
+def _member_id(payload: bytes, member: Member) -> int | None:
+    start, end, _ = member
+    single = read_single_metadata(payload[start:end])
+    return single.sequence_id if single.HasField("sequence_id") else None

@@ -391,14 +391,19 @@ class Subscription(SubscriptionBase):
         await self.topic.delete_subscription(self.name, force=True)
 
     async def close(self) -> None:
-        """Stop: consumers are let go, reads end, the cursor is written down."""
+        """Stop. A durable cursor stays with its log, which writes it down and keeps what it needs."""
+        await self.stop()
+        if not self.durable:
+            await self.cursor.close()
+
+    async def stop(self) -> None:
+        """Let consumers go, and end reading."""
         self.closed = True
         self.disconnect_all()
         for timer in (self._retry, self._pause):
             if timer is not None:
                 timer.cancel()
         await self._stop_reading()
-        await self.cursor.close()
 
     def notice_mark_delete(self) -> None:
         """Remember when the cursor was last seen to have moved."""

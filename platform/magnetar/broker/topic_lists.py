@@ -11,7 +11,7 @@ from magnetar.broker.errors import InvalidTopic, NamespaceNotFound, NotAllowed
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.store import Change, Notification
 from magnetar.naming import NamespaceName, NamingError, TopicName
-from magnetar.protocol.checksum import crc32c
+from magnetar.protocol.topic_lists import topics_hash
 
 if TYPE_CHECKING:
     from magnetar.broker.context import BrokerContext
@@ -25,11 +25,6 @@ Changed = Callable[[Sequence[str], Sequence[str], str], None]
 """Called with new topics, deleted topics, and the hash of all that match now."""
 
 _UNBOUNDED_MAX: Final = 3
-
-
-def topics_hash(topics: Iterable[str]) -> str:
-    """The hash that spares client and broker a list they both have. Source: Pulsar TopicList."""
-    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
 
 
 class TopicPattern:

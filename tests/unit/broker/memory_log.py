@@ -16,6 +16,7 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import (
     AppendFailed,
+    CursorClosed,
     EntryUnreadable,
     ManagedLedgerTerminated,
     NoSuchCursor,
@@ -66,6 +67,7 @@ class MemoryCursor:
         return any(position >= self.read_position for position in self.unacknowledged())
 
     async def read(self, max_entries: int, max_bytes: int) -> list[Entry]:
+        self.check_open()
         await self.log.pause()
         entries: list[Entry] = []
         for position in self.unacknowledged():
@@ -84,7 +86,12 @@ class MemoryCursor:
         unacknowledged = self.unacknowledged()
         self.read_position = unacknowledged[0] if unacknowledged else self.log.next_position
 
+    def check_open(self) -> None:
+        if self.closed:
+            raise CursorClosed(self.name)
+
     def acknowledge(self, positions: Iterable[tuple[Position, Sequence[int] | None]]) -> list[Position]:
+        self.check_open()
         done: list[Position] = []
         for position, ack_set in positions:
             if position <= self.mark_delete or position in self.acked or position not in self.log.entries:
@@ -149,8 +156,9 @@ class MemoryCursor:
 
     async def close(self) -> None:
         self.closed = True
-        if not self.durable:
-            self.log.cursors.pop(self.name, None)
+        self.log.cursors.pop(self.name, None)
+        if self.durable:
+            self.log.stored_cursors[self.name] = self
 
 
 class MemoryLog:
@@ -163,6 +171,7 @@ class MemoryLog:
         self.config = config
         self.properties: dict[str, str] = {}
         self.cursors: dict[str, MemoryCursor] = {}
+        self.stored_cursors: dict[str, MemoryCursor] = {}
         self.entries: dict[Position, Entry] = {}
         self.positions: list[Position] = []
         self.next_index = 0
@@ -272,8 +281,10 @@ class MemoryLog:
 
     async def delete_cursor(self, name: str) -> None:
         await self.pause()
-        if self.cursors.pop(name, None) is None:
+        cursor = self.cursors.pop(name, None)
+        if cursor is None:
             raise NoSuchCursor(self.name, name)
+        cursor.closed = True
 
     def on_append(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -302,7 +313,8 @@ class MemoryLog:
     async def close(self) -> None:
         await self.pause()
         self._listeners.clear()
-        self.cursors = {name: cursor for name, cursor in self.cursors.items() if cursor.durable}
+        for cursor in list(self.cursors.values()):
+            await cursor.close()
 
 
 class MemoryLogs:
@@ -331,6 +343,7 @@ class MemoryLogs:
                 name, config, entries_per_ledger=self._entries_per_ledger, pauses=self._pauses
             )
         log = self.logs[name]
+        log.cursors, log.stored_cursors = log.stored_cursors, {}
         for cursor in log.cursors.values():
             cursor.closed = False
             cursor.rewind()

@@ -259,7 +259,7 @@ def batch(
 
 def _command(field: str, **fields: Any) -> BaseCommand:
     number = next(number for number, name in _FIELDS.items() if name == field)
-    body = BaseCommand.DESCRIPTOR.fields_by_name[field].message_type._concrete_class(**fields)
     command = BaseCommand(type=number)  # type: ignore[arg-type]
-    getattr(command, field).CopyFrom(body)
+    body = getattr(command, field)
+    body.CopyFrom(type(body)(**fields))
     return command

@@ -9,7 +9,14 @@ from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.naming import TopicName
 from magnetar.protocol.ids import to_unsigned
 from magnetar.protocol.message import split_message
-from magnetar.protocol.pulsar_pb2 import CommandSubscribe, IntRange, KeySharedMeta, MessageIdData
+from magnetar.protocol.pulsar_pb2 import (
+    AUTO_SPLIT,
+    STICKY,
+    CommandSubscribe,
+    IntRange,
+    KeySharedMeta,
+    MessageIdData,
+)
 from tests.unit.broker.conftest import Connect, StartBroker
 from tests.unit.broker.raw_client import RawClient
 
@@ -492,13 +499,13 @@ async def test_unacknowledged_messages_are_limited_per_consumer(start_broker: St
 
 async def test_sticky_ranges_must_be_named_and_free(connect: Connect) -> None:
     client = await connect()
-    sticky = KeySharedMeta(keySharedMode=1, hashRanges=[IntRange(start=0, end=30000)])
-    answer = await client.subscribe(TOPIC, kind=KEY_SHARED, keySharedMeta=KeySharedMeta(keySharedMode=1))
+    sticky = KeySharedMeta(keySharedMode=STICKY, hashRanges=[IntRange(start=0, end=30000)])
+    answer = await client.subscribe(TOPIC, kind=KEY_SHARED, keySharedMeta=KeySharedMeta(keySharedMode=STICKY))
     assert answer.error == ASSIGN
     assert not hasattr(await client.subscribe(TOPIC, kind=KEY_SHARED, keySharedMeta=sticky), "error")
     answer = await client.subscribe(TOPIC, consumer_id=2, kind=KEY_SHARED, keySharedMeta=sticky)
     assert answer.error == ASSIGN
-    auto = KeySharedMeta(keySharedMode=0)
+    auto = KeySharedMeta(keySharedMode=AUTO_SPLIT)
     assert (
         await client.subscribe(TOPIC, consumer_id=3, kind=KEY_SHARED, keySharedMeta=auto)
     ).error == CONSUMER_BUSY

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from magnetar.broker.deduplication import Deduplication, Sequences, Verdict
 from magnetar.broker.sequence_ids import stored_sequences, untold_sequences
 from magnetar.protocol.batch import BatchBuilder
@@ -116,7 +118,7 @@ def test_the_long_idle_are_forgotten_unless_connected() -> None:
     assert sorted(marks.snapshot()) == ["p0", "p4"]
 
 
-def _batch(ids: list[int] | None, first: int, **fields: object) -> bytes:
+def _batch(ids: list[int] | None, first: int, **fields: Any) -> bytes:
     builder = BatchBuilder()
     for index in range(3 if ids is None else len(ids)):
         if ids is None:
@@ -134,6 +136,11 @@ def test_ids_are_read_from_the_members_where_the_batch_tells_one() -> None:
     """C++ and Go. Users choose ids with gaps, so that counting from the first would be wrong."""
     assert stored_sequences(split_message(_batch([10, 20, 40], 10))) == Sequences(10, 40)
     assert stored_sequences(split_message(_batch([10, 20, 40], 40))) == Sequences(10, 40)  # Older C++.
+
+
+def test_ids_need_not_rise_within_a_batch() -> None:
+    """The official Python client gives a message that asks for id 0 the next free one instead."""
+    assert stored_sequences(split_message(_batch([10, 1, 2, 3], 10))) == Sequences(1, 10)
 
 
 def test_a_batch_whose_members_are_not_numbered_is_one_unit() -> None:

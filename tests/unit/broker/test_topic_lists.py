@@ -6,8 +6,9 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.errors import InvalidTopic, NotAllowed
-from magnetar.broker.topic_lists import TopicPattern, topics_hash
+from magnetar.broker.topic_lists import TopicPattern
 from magnetar.naming import TopicName
+from magnetar.protocol.topic_lists import topics_hash
 from tests.unit.broker.conftest import Connect
 
 PREFIX = "persistent://public/default/"

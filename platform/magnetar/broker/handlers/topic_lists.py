@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.topic_lists import Mode, TopicPattern, topics_hash
+from magnetar.broker.topic_lists import Mode, TopicPattern
 from magnetar.naming import NamespaceName
 from magnetar.protocol import commands
 from magnetar.protocol.pulsar_pb2 import (
@@ -12,6 +12,7 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandWatchTopicList,
     CommandWatchTopicListClose,
 )
+from magnetar.protocol.topic_lists import topics_hash
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
