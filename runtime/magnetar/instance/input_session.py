@@ -199,7 +199,7 @@ class InputSession:
         owner.statistics.ran(calls, len(result.failures), result.elapsed_ns, now_ms)
         for failure in result.failures:
             owner.statistics.user_failed(failure.traceback or failure.error, now_ms)
-        outcome = Outcome[bytes](
+        outcome: Outcome[bytes] = Outcome(
             [
                 Output(group.route, group.ordinals, group.payload, group.after_failures)
                 for group in result.groups
