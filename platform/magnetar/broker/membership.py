@@ -72,6 +72,8 @@ class SubscriptionBase(ABC):
         self.dispatcher: Dispatcher | None = None
         self.consumers: list[Consumer] = []
         self.closed = False
+        self.deserted_at: float | None = topic.clock.monotonic()
+        """Since when it has no consumers; None while it has."""
         self.flow = stats.Flow()
         self.acks = stats.Meter()
         self.redelivered = stats.Meter()
@@ -143,6 +145,7 @@ class SubscriptionBase(ABC):
         self.dispatcher = dispatcher
         self.kind = kind
         self.consumers.append(consumer)
+        self.deserted_at = None
         consumer.subscription = self
         if first:
             self.restart()
@@ -177,6 +180,8 @@ class SubscriptionBase(ABC):
         self.consumers.remove(consumer)
         self.dispatcher.remove(consumer)
         consumer.subscription = None
+        if not self.consumers:
+            self.deserted_at = self.topic.clock.monotonic()
         self._elect()
         self.wake()
         self.topic.consumer_left(self)

@@ -56,6 +56,7 @@ RESERVED_CURSORS: Final = ("pulsar.dedup", "pulsar.repl", "__compaction")
 REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
 
 _DRAIN_S = 10.0
+_DESERTED_S = 60.0
 
 
 class PersistentTopic(Topic):
@@ -460,8 +461,14 @@ class PersistentTopic(Topic):
     def tick(self, seconds: float) -> None:
         super().tick(seconds)
         self.deduplication.tick(self.producers)
-        for subscription in self.subscriptions.values():
+        now = self.clock.monotonic()
+        for subscription in list(self.subscriptions.values()):
             subscription.notice_mark_delete()
+            deserted_at = subscription.deserted_at
+            if deserted_at is not None and now - deserted_at > _DESERTED_S:
+                self.consumer_left(
+                    subscription
+                )  # A reader that let go of its cursor to seek, and never came back.
 
     def stats(self, **options: bool) -> stats.Json:
         told = super().stats(**options)

@@ -405,6 +405,11 @@ class Subscription(SubscriptionBase):
                 timer.cancel()
         await self._stop_reading()
 
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the subscription's properties. Durable when it returns, where the subscription is."""
+        await self.cursor.set_cursor_properties(properties)
+        self.properties = dict(properties)
+
     def notice_mark_delete(self) -> None:
         """Remember when the cursor was last seen to have moved."""
         if self.cursor.mark_delete != self._seen_mark_delete:

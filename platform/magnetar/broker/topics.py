@@ -40,6 +40,7 @@ class TopicRegistry:
         self._topics: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
+        self._shutting_down = False
         self.load_failures = 0
         self.loads = 0
 
@@ -60,6 +61,8 @@ class TopicRegistry:
             ServiceNotReady: another broker serves it, or it could not be loaded in time.
         """
         while True:
+            if self._shutting_down:
+                raise ServiceNotReady("this broker is shutting down: look the topic up again")
             closing = self._closing.get(name)
             if closing is not None:
                 await asyncio.shield(closing)
@@ -284,7 +287,8 @@ class TopicRegistry:
         return len(names)
 
     async def close_all(self) -> None:
-        """Drop everything."""
+        """Drop everything, and load nothing more."""
+        self._shutting_down = True
         for loading in list(self._loading.values()):
             await asyncio.wait((loading,))
         await asyncio.gather(*(self.unload(topic.name) for topic in self.loaded()))

@@ -142,4 +142,5 @@ def official_client(url: str) -> pulsar.Client:
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic nobody else uses."""
-    return "persistent://public/default/" + request.node.name.replace("[", "-").replace("]", "")
+    name: str = request.node.name
+    return "persistent://public/default/" + name.replace("[", "-").replace("]", "")

@@ -148,6 +148,10 @@ class MemoryCursor:
         if ack_set:
             self.ack_sets[target] = list(ack_set)
 
+    async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
+        await self.log.pause()
+        self.cursor_properties = dict(properties)
+
     def ack_set(self, position: Position) -> list[int] | None:
         return self.ack_sets.get(position)
 

@@ -136,6 +136,8 @@ async def test_subscriptions_by_hand(connect: Connect, broker: Broker) -> None:
     with pytest.raises(SubscriptionExists):
         await topic.create_subscription("all")
     assert made.stats()["subscriptionProperties"] == {"k": "v"}
+    await made.set_properties({"k": "w"})
+    assert made.stats()["subscriptionProperties"] == made.cursor.cursor_properties == {"k": "w"}
     every = topic.subscriptions["all"]
     assert (await every.peek(2)).position == Position(1, 1)
     assert await every.skip(2) == 2
