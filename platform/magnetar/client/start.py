@@ -48,12 +48,17 @@ class StartFilter:
         """
         if last.entry_id < 0:
             return False  # Nothing, or nothing any more.
-        if self._consumed is not None:
-            return last[:2] > self._consumed[:2]
-        position = self._pinned or self._start
-        if position is None or self._since_ms is not None:
+        behind = self._consumed or self._pinned
+        if behind is not None:
+            return last[:2] > behind[:2]
+        start = self._start
+        if start is None or self._since_ms is not None:
             return mark_delete is None or last[:2] > mark_delete[:2]
-        return last >= position if self._inclusive else last > position
+        if last[:2] != start[:2]:
+            return last[:2] > start[:2]
+        if start.batch_index < 0 or self._inclusive:
+            return self._inclusive
+        return last.batch_index > start.batch_index
 
     def moved_to(self, target: MessageId | int, *, inclusive: bool) -> None:
         """A seek has been done."""
@@ -75,8 +80,9 @@ class StartFilter:
             if (broker_timestamp or metadata.publish_time) < self._since_ms:
                 return None
             self._since_ms = None  # What follows counts even if its clock ran behind.
-        if self._consumed is not None:
-            return None if entry[:2] <= self._consumed[:2] else 0
+        behind = self._consumed or self._pinned
+        if behind is not None:
+            return None if entry[:2] <= behind[:2] else 0
         start = self._start
         if start is None or start in (EARLIEST, LATEST):
             return 0
