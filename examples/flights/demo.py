@@ -142,7 +142,7 @@ def instance(platform: Platform, kind: str, name: str) -> dict[str, object]:
 
 def read_topic(platform: Platform, topic: str) -> list[pulsar.Message]:
     """All messages of a topic, with the official client."""
-    client = pulsar.Client(platform.service_url)
+    client = pulsar.Client(platform.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         messages = []
