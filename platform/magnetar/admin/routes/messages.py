@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.admin.answers import BYTES, Answer
 from magnetar.admin.errors import Refused
-from magnetar.admin.routes.targets import ONE, SUBSCRIPTION, stored, subscription
+from magnetar.admin.routes.targets import ONE, SUBSCRIPTION, runs, stored, subscription
 from magnetar.admin.routing import Guards, Route
 from magnetar.managed_ledger import Position
 from magnetar.protocol.compression import decompress
@@ -60,28 +60,17 @@ async def examine(call: Call) -> Answer:
 
 def _nth(topic: PersistentTopic, number: int, *, from_end: bool) -> Position:
     """Where the `number`-th entry is; beyond the other end, the last one there. Raises Refused: there is none."""
-    if not topic.ledger.number_of_entries:
+    found = runs(topic)
+    if not found:
         raise Refused(412, "Could not examine messages: the topic has none")
-    runs = [
-        (run["ledgerId"], entries)
-        for run in topic.internal_stats()["ledgers"]
-        if (entries := run["entries"] or _entries_of_open(topic, run["ledgerId"])) > 0
-    ]
     if from_end:
-        runs.reverse()
+        found.reverse()
     left = number
-    for ledger_id, entries in runs:
-        if left <= entries:
-            return Position(ledger_id, entries - left if from_end else left - 1)
-        left -= entries
-    ledger_id, entries = runs[-1]
-    return Position(ledger_id, 0 if from_end else entries - 1)
-
-
-def _entries_of_open(topic: PersistentTopic, ledger_id: int) -> int:
-    """The ledger that is being written is listed without its entries."""
-    last = topic.ledger.last_confirmed
-    return last.entry_id + 1 if last.ledger_id == ledger_id else 0
+    for run in found:
+        if left <= run.entries:
+            return Position(run.ledger_id, run.entries - left if from_end else left - 1)
+        left -= run.entries
+    return Position(found[-1].ledger_id, 0 if from_end else found[-1].entries - 1)
 
 
 def raw(entry: Entry) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.admin import bodies
 from magnetar.admin.errors import Refused
@@ -121,6 +121,23 @@ async def require_existing(call: Call) -> None:
     """Raises TopicNotFound."""
     if not await exists(call):
         raise TopicNotFound(f"Topic {call.topic} not found")
+
+
+class Run(NamedTuple):
+    """A ledger's entries, also of the one that is being written."""
+
+    ledger_id: int
+    entries: int
+    size: int
+
+
+def runs(topic: PersistentTopic) -> list[Run]:
+    """Where a topic's entries lie, oldest first."""
+    told = topic.internal_stats()
+    found = [Run(each["ledgerId"], each["entries"], each["size"]) for each in told["ledgers"]]
+    if found and not found[-1].entries:
+        found[-1] = Run(found[-1].ledger_id, told["currentLedgerEntries"], told["currentLedgerSize"])
+    return [run for run in found if run.entries]
 
 
 def message_id_json(message_id: MessageId) -> dict[str, Any]:

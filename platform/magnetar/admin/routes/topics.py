@@ -17,6 +17,7 @@ from magnetar.admin.routes.targets import (
     parts,
     require_existing,
     require_stored,
+    runs,
     stored,
     stored_parts,
 )
@@ -248,13 +249,8 @@ def _info(topic: PersistentTopic) -> dict[str, Any]:
         for name, cursor in told.get("cursors", {}).items()
     }
     ledgers = [
-        {
-            "ledgerId": ledger["ledgerId"],
-            "entries": ledger.get("entries"),
-            "size": ledger.get("size"),
-            "isOffloaded": ledger.get("offloaded", False),
-        }
-        for ledger in told.get("ledgers", [])
+        {"ledgerId": run.ledger_id, "entries": run.entries, "size": run.size, "isOffloaded": False}
+        for run in runs(topic)
     ]
     info: dict[str, Any] = {"version": 0, "ledgers": ledgers, "cursors": cursors}
     if topic.terminated:
@@ -294,7 +290,7 @@ async def backlog(call: Call) -> dict[str, Any]:
         "storageSize": topic.ledger.total_size,
         "totalMessages": topic.ledger.number_of_entries,
         "messageBacklog": sum(each.cursor.backlog for _, each in subscriptions),
-        "dataLedgerDetails": topic.internal_stats().get("ledgers", []),
+        "dataLedgerDetails": [run._asdict() for run in runs(topic)],
         "cursorDetails": {
             name: {"cursorBacklog": each.cursor.backlog, "cursorLedgerId": -1} for name, each in subscriptions
         },
@@ -306,12 +302,11 @@ async def backlog_size(call: Call) -> int:
     place = Place(call.required("a message id"))
     topic = await stored(call)
     size = 0.0
-    for ledger in topic.internal_stats().get("ledgers", []):
-        if place.is_earliest or ledger["ledgerId"] > place.ledger_id:
-            size += ledger["size"]
-        elif ledger["ledgerId"] == place.ledger_id and ledger["entries"]:
-            behind = max(0, ledger["entries"] - max(0, place.entry_id))
-            size += ledger["size"] * behind / ledger["entries"]
+    for run in runs(topic):
+        if place.is_earliest or run.ledger_id > place.ledger_id:
+            size += run.size
+        elif run.ledger_id == place.ledger_id:
+            size += run.size * max(0, run.entries - max(0, place.entry_id)) / run.entries
     return round(size)
 
 

@@ -1,0 +1,89 @@
+"""Brokers, their settings and statistics, and lookups over HTTP."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from tests.unit.admin.conftest import Platform
+
+BASE = "/admin/v2/brokers"
+
+
+async def test_who_is_there(platform: Platform) -> None:
+    http = platform.http
+    me = f"127.0.0.1:{platform.port}"
+    assert (await http.get(BASE)).json() == [me]
+    assert (await http.get(f"{BASE}/standalone")).json() == [me]
+    assert (await http.get(f"{BASE}/leaderBroker")).json() == {"brokerId": me, "serviceUrl": f"http://{me}"}
+    for path, text in (("ready", "ok"), ("health", "ok"), ("health?topicVersion=V2", "ok")):
+        answer = await http.get(f"{BASE}/{path}")
+        assert (answer.status_code, answer.text) == (200, text)
+    assert (await http.get(f"{BASE}/health?brokerId=other:1")).status_code == 404
+    assert (await http.get(f"{BASE}/version")).text
+    assert (await http.get("/status.html")).text == "OK"
+    assert (await http.get(f"{BASE}/backlog-quota-check")).status_code == 204
+    owned = (await http.get(f"{BASE}/standalone/{me}/ownedNamespaces")).json()
+    assert any(bundle.startswith("pulsar/system/") for bundle in owned)
+    assert (await http.get("/admin/v2/bookies/all")).status_code == 200
+
+
+async def test_settings_that_change_while_it_runs(platform: Platform) -> None:
+    http = platform.http
+    for path in ("configuration", "configuration/"):
+        assert "allowAutoSubscriptionCreation" in (await http.get(f"{BASE}/{path}")).json()
+    assert (await http.get(f"{BASE}/configuration/values")).json() == {}
+    key = "allowAutoTopicCreation"
+    assert (await http.post(f"{BASE}/configuration/{key}/false")).status_code == 200
+    assert (await http.get(f"{BASE}/configuration/values")).json() == {key: "false"}
+    assert (await http.get(f"{BASE}/configuration/runtime")).json()[key] == "false"
+    assert (await http.get("/lookup/v2/topic/persistent/public/default/new")).status_code == 404
+    assert (await http.delete(f"{BASE}/configuration/{key}")).status_code == 204
+    assert (await http.get("/lookup/v2/topic/persistent/public/default/new")).status_code == 200
+    odd = '{"a": "../b/c", "d": [1]}'
+    assert (await http.post(f"{BASE}/configuration/{key}/{quote(odd, safe='')}")).status_code == 200
+    assert (await http.get(f"{BASE}/configuration/values")).json() == {key: odd}
+    assert (await http.get("/lookup/v2/topic/persistent/public/default/new")).status_code == 200
+    assert (await http.post(f"{BASE}/configuration/zookeeperServers/x")).status_code == 412
+    runtime = (await http.get(f"{BASE}/configuration/runtime")).json()
+    assert all(isinstance(value, str) for value in runtime.values())
+    assert "metadataStoreUrl" in (await http.get(f"{BASE}/internal-configuration")).json()
+
+
+async def test_lookup(platform: Platform) -> None:
+    http = platform.http
+    answer = await http.get("/lookup/v2/topic/persistent/public/default/topic%20x?authoritative=false")
+    told = answer.json()
+    assert told["brokerUrl"] == platform.broker.service_url
+    assert told["httpUrl"] == platform.broker.web_service_url
+    assert told["brokerUrlTls"] == told["brokerUrlSsl"] == ""
+    assert (await http.get("/lookup/v2/topic/persistent/public/nothing/t")).status_code == 404
+    assert (await http.get("/lookup/v2/topic/other/public/default/t")).status_code == 404
+    bundle = await http.get("/lookup/v2/topic/persistent/public/default/t/bundle")
+    assert bundle.text.startswith("0x")
+    assert len(bundle.text) == 21
+    assert (await http.get("/admin/v2/persistent/public/default")).json() == [], "a lookup makes no topic"
+
+
+async def test_everything_at_once(platform: Platform) -> None:
+    http = platform.http
+    await platform.publish("t", b"x")
+    await http.put("/admin/v2/persistent/public/default/u/subscription/s")
+    told = (await http.get("/admin/v2/broker-stats/topics")).json()
+    topics = {
+        name: stats
+        for bundle in told["public/default"].values()
+        for name, stats in bundle["persistent"].items()
+    }
+    assert set(topics) == {"persistent://public/default/t", "persistent://public/default/u"}
+    assert topics["persistent://public/default/t"]["msgInCounter"] == 1
+    report = (await http.get("/admin/v2/broker-stats/load-report")).json()
+    assert report["numTopics"] == 2
+    assert report["pulsarServiceUrl"] == platform.broker.service_url
+    metrics = (await http.get("/admin/v2/broker-stats/metrics")).json()
+    assert any("pulsar_storage_size" in each["metrics"] for each in metrics)
+    page = (await http.get("/metrics")).text
+    assert (
+        'pulsar_in_messages_total{cluster="standalone",namespace="public/default",topic="persistent://public/default/t"} 1'
+        in page
+    )
+    assert "process_resident_memory_bytes" in page
