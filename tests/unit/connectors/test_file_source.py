@@ -181,12 +181,18 @@ def test_a_followed_file_yields_a_row_once_it_is_complete(tmp_path: Path) -> Non
     assert appended("6,7\n") == [{"a": "6", "b": "7"}]
 
 
-def test_the_rate_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rate", "slice_records"), [(20, 1), (100, 5), (0.5, 1)])
+def test_the_rate_is_kept_in_slices(tmp_path: Path, rate: float, slice_records: int) -> None:
     path, world = tmp_path / "a.jsonl", World()
     path.write_text('{"a": 1}\n' * 100)
-    records = list(drain(opened(Broker(), world, path=str(path), format="jsonl", rate=20)))
-    assert len(records) == 100
-    assert world.now == pytest.approx(5.0, abs=0.1)
+    source = opened(Broker(), world, path=str(path), format="jsonl", rate=rate)
+    arrived = 0
+    while (records := source.read()) is not None:
+        assert len(records) in (0, slice_records)
+        arrived += len(records)
+        assert arrived <= world.now * rate + 1e-6
+    assert arrived == 100
+    assert world.now == pytest.approx((100 + slice_records) / rate), "the last wait is for what is not there"
 
 
 def test_event_times_are_read_from_a_column(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from magnetar.connectors.interfaces import Record, Source, SourceContext
 
 LONGEST_WAIT_S = 1.0
 """A read returns at least this often, so that a stop is noticed."""
+PACE_SLICE_S = 0.05
+"""Where the rate is limited, records go out in slices of so long."""
 
 
 class FileSource(Source):
@@ -91,19 +93,22 @@ class FileSource(Source):
         return []
 
     def _allowance(self) -> int:
-        """How many records the rate allows now. Waits until it is at least one, or for as long as a read may take."""
-        rate = self._settings.rate
-        if not rate:
-            return self._settings.batch_records
-        elapsed = self._monotonic() - self._pace_started
-        if elapsed * rate < self._handed_out + 1:
-            self._sleep(min((self._handed_out + 1) / rate - elapsed, LONGEST_WAIT_S))
-            elapsed = self._monotonic() - self._pace_started
-        allowed = int(elapsed * rate) - self._handed_out
-        if allowed > rate:  # It was held up for over a second: that is not caught up with in a burst.
+        """How many records the rate allows now: a slice's worth, or none after as long as a read may wait.
+
+        A slice rather than record by record, because each read becomes a batch of its own.
+        """
+        settings = self._settings
+        if not settings.rate:
+            return settings.batch_records
+        slice_records = min(settings.batch_records, max(1, int(settings.rate * PACE_SLICE_S)))
+        due_in_s = (self._handed_out + slice_records) / settings.rate - (
+            self._monotonic() - self._pace_started
+        )
+        if due_in_s > 0:
+            self._sleep(min(due_in_s, LONGEST_WAIT_S))
+        elif due_in_s < -LONGEST_WAIT_S:  # It was held up: that is not caught up with in a burst.
             self._pace_started, self._handed_out = self._monotonic(), 0
-            allowed = max(1, int(rate))
-        return max(0, allowed)
+        return slice_records if due_in_s <= LONGEST_WAIT_S else 0
 
     def _mine(self, files: list[InputFile]) -> list[InputFile]:
         context = self._context
