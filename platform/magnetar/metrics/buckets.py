@@ -38,14 +38,17 @@ class Buckets:
         self.total += value * times
 
     def quantile(self, fraction: float) -> float:
-        """The bound below which at least `fraction` of the values lie; infinite above the last one."""
+        """The bound below which at least `fraction` of the values lie; infinite above the last one,
+        0 while there are none."""
+        if not self.count:
+            return 0.0
         wanted = fraction * self.count
         seen = 0
         for bound, count in zip(self.bounds, self.counts, strict=False):
             seen += count
             if seen >= wanted:
                 return bound
-        return float("inf") if self.count else 0.0
+        return float("inf")
 
     def histogram(self, name: str, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Sample]:
         """As a Prometheus histogram: `name_bucket{le=...}`, `name_sum`, `name_count`."""

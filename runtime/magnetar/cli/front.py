@@ -90,7 +90,7 @@ async def front(
         metrics.add(partial(loop_samples, health))
         for collector in collectors:
             metrics.add(collector)
-        site = build_site(broker, resources, authorizer, metrics=metrics)
+        site = build_site(broker, resources, authorizer, settings=settings.web, metrics=metrics)
         worker = Worker(
             settings.worker,
             metadata=metadata,
@@ -101,7 +101,7 @@ async def front(
         )
         if settings.functions:
             site.mount(lambda: worker.router, *WORKER_PATHS)
-        web = WebServer(site)
+        web = WebServer(site, settings.web)
         await web.start(settings.host, web_port)
         parts.push_async_callback(web.stop)
         if settings.functions:

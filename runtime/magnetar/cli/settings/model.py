@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from magnetar.admin.settings import AdminSettings
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.settings import BrokerSettings
 from magnetar.ledger.settings import LedgerClientSettings
@@ -54,6 +55,8 @@ class PlatformSettings(BaseModel):
     """The bookie: journal, caches, entry logs."""
     ledger: LedgerClientSettings = LedgerClientSettings()
     """The ledger client: patience and windows."""
+    web: AdminSettings = AdminSettings()
+    """The REST API: limits and time-outs."""
     worker: WorkerSettings
     """The function worker."""
 

@@ -88,6 +88,11 @@ TRANSLATIONS: dict[str, Translation] = {
     "topicLoadTimeoutSeconds": _same("broker.topic_load_timeout_s"),
     "maxConsumerMetadataSize": _same("broker.metadata_bytes_max"),
     "subscriptionPatternMaxLength": _same("broker.pattern_length_max"),
+    # REST API.
+    "httpMaxRequestHeaderSize": _same("web.header_bytes_max"),
+    "maxHttpServerConnections": _same("web.connections_max"),
+    "maxConcurrentHttpRequests": _same("web.requests_max"),
+    "forceDeleteNamespaceAllowed": _same("web.force_delete_allowed"),
     # What holds for topics.
     "brokerDeduplicationEnabled": _same("policies.deduplication_enabled"),
     "brokerDeduplicationSnapshotIntervalSeconds": _same("policies.deduplication_snapshot_interval_s"),
