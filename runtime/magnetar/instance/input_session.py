@@ -130,8 +130,11 @@ class InputSession:
         skipped = self._delivery.skipped
         effects = self._delivery.received(arrival)
         statistics = self._owner.statistics
-        statistics.skipped += self._delivery.skipped - skipped
-        statistics.received(len(batch) - (self._delivery.skipped - skipped))
+        repeated = self._delivery.skipped - skipped
+        if repeated:
+            statistics.skipped += repeated
+            log.info("input.repeated", topic=self.topic, message_id=str(batch.message_id), committed=repeated)
+        statistics.received(len(batch) - repeated)
         self._carry_out(effects)
 
     def _check_index(self, batch: MessageBatch, position: Position, first_index: int) -> None:

@@ -35,6 +35,9 @@ class ProcessOwner(Protocol):
     def process_lost(self, reason: str) -> None:
         """It is gone. Frames it sent before came before."""
 
+    def session_failed(self, error: Exception) -> None:
+        """What it sent could not be dealt with: nothing can go on until everything is opened anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
@@ -81,6 +84,7 @@ class ProcessKeeper:
                 runtime_flags=self._plan.runtime_flags,
                 on_frame=self._owner.process_frame,
                 on_lost=self._on_lost,
+                on_broken=self._owner.session_failed,
             )
             self._lost = asyncio.get_running_loop().create_future()
             began = self._clock.monotonic()

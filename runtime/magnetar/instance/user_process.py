@@ -34,7 +34,8 @@ log = get_logger("magnetar.instance.process")
 class UserProcess:
     """Runs `magnetar.functions.process.main` for one job.
 
-    Frames go to `on_frame`; `on_lost` is told, once, why the process is gone, unless `stop` asked for it.
+    Frames go to `on_frame`, and what that raises to `on_broken`. `on_lost` is told, once, why the process is gone,
+    unless `stop` asked for it.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class UserProcess:
         runtime_flags: str,
         on_frame: FrameListener,
         on_lost: Callable[[str], None],
+        on_broken: Callable[[Exception], None],
     ) -> None:
         self._job = job
         self._last_words = last_words
         self._flags = shlex.split(runtime_flags)
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._on_broken = on_broken
         self._process: subprocess.Popen[bytes] | None = None
         self._protocol = ProcessProtocol(self._frame, self._closed)
         self._ready: asyncio.Future[None] | None = None
@@ -162,7 +165,11 @@ class UserProcess:
                     UserCodeRefused(said["reason"], said["traceback"], permanent=said["permanent"])
                 )
                 return
-        self._on_frame(kind, body)
+        try:
+            self._on_frame(kind, body)
+        except Exception as error:  # Ours, not user code's: it must not be taken for the process' death.
+            log.exception("frame.not_handled", function=self._job.fqfn, kind=kind)
+            self._on_broken(error)
 
     def _closed(self) -> None:
         """The channel is closed: the process is ending, or has closed a descriptor it should not have."""

@@ -63,12 +63,20 @@ class Process:
         self._serial = 0
         self.words = directory / "last-words"
         self.process = UserProcess(
-            job, last_words=self.words, runtime_flags="", on_frame=self._on_frame, on_lost=self._on_lost
+            job,
+            last_words=self.words,
+            runtime_flags="",
+            on_frame=self._on_frame,
+            on_lost=self._on_lost,
+            on_broken=self._on_broken,
         )
 
     def _on_frame(self, kind: int, body: memoryview) -> None:
         self.frames.append((kind, bytes(body)))
         self._changed.set()
+
+    def _on_broken(self, error: Exception) -> None:
+        raise AssertionError("frames are only kept here") from error
 
     def _on_lost(self, reason: str) -> None:
         self.lost = reason
@@ -89,7 +97,9 @@ class Process:
         before = b"\x12" + bytes((len(key),)) + key if key else b""
         count = len(payloads)
         data = join_members(payloads, [before] * count, sequence_fields(0, count))
-        entry = Entry(self._serial, 1, self._serial, 5, self._serial, -1, 100, count, -1, (), EntryFlag.NONE, data)
+        entry = Entry(
+            self._serial, 1, self._serial, 5, self._serial, -1, 100, count, -1, (), EntryFlag.NONE, data
+        )
         self.process.send(entry_frame(entry), data)
         return self._serial
 
@@ -189,15 +199,20 @@ async def test_an_ordered_input_stops_at_its_failure_and_goes_on_where_it_is_tol
     assert list(again.groups[0].ordinals) == [2]
 
 
-async def test_a_zip_in_apaches_layout_with_data_and_a_wheel(start: Callable[[Job], Any], tmp_path: Path) -> None:
+async def test_a_zip_in_apaches_layout_with_data_and_a_wheel(
+    start: Callable[[Job], Any], tmp_path: Path
+) -> None:
     wheel = tmp_path / "dep-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("dep.py", "WORD = 'dependency'\n")
     package = tmp_path / "pack.zip"
     with zipfile.ZipFile(package, "w") as archive:
-        archive.writestr("pack/src/reader.py", "import pkgutil, dep\nfrom pulsar import Function\n\nclass Reader(Function):\n"
-                         "    def process(self, input, context):\n"
-                         "        return pkgutil.get_data(__name__, 'data.txt') + dep.WORD.encode()\n")
+        archive.writestr(
+            "pack/src/reader.py",
+            "import pkgutil, dep\nfrom pulsar import Function\n\nclass Reader(Function):\n"
+            "    def process(self, input, context):\n"
+            "        return pkgutil.get_data(__name__, 'data.txt') + dep.WORD.encode()\n",
+        )
         archive.writestr("pack/src/data.txt", "data and ")
         archive.write(wheel, "pack/deps/dep-1.0-py3-none-any.whl")
     info = inspect_package(package, "reader.Reader")
@@ -226,8 +241,12 @@ async def test_a_cloudpickled_function(start: Callable[[Job], Any], tmp_path: Pa
         ("import no_such_module\n", "x.Y", "No module named 'no_such_module'", True),
         ("def f(:\n", "x.Y", "SyntaxError", True),
         ("x = 1\n", "x.Y", "'x.Y' has no process", True),
-        ("class Y:\n    def __init__(self):\n        raise OSError('no database')\n    def process(self, i, c): ...\n",
-         "x.Y", "OSError: no database", False),
+        (
+            "class Y:\n    def __init__(self):\n        raise OSError('no database')\n    def process(self, i, c): ...\n",
+            "x.Y",
+            "OSError: no database",
+            False,
+        ),
         ("raise SystemExit(3)\n", "x.Y", "SystemExit: 3", False),
     ],
 )
@@ -266,12 +285,17 @@ async def test_it_ends_with_its_host(tmp_path: Path) -> None:
         "from magnetar.functions.process.job import Job\nfrom magnetar.instance.user_process import UserProcess\n"
         "async def main():\n"
         "    job = Job.from_json(json.loads(sys.argv[1]))\n"
-        "    p = UserProcess(job, last_words=Path(sys.argv[2]), runtime_flags='', on_frame=print, on_lost=print)\n"
+        "    p = UserProcess(job, last_words=Path(sys.argv[2]), runtime_flags='', on_frame=print, on_lost=print, on_broken=print)\n"
         "    await p.start()\n    print(p.pid, flush=True)\n    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
     host = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, json.dumps(job.to_json()), str(tmp_path / "words"), stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        program,
+        json.dumps(job.to_json()),
+        str(tmp_path / "words"),
+        stdout=asyncio.subprocess.PIPE,
     )
     assert host.stdout is not None
     async with asyncio.timeout(DEADLINE_S):
@@ -300,6 +324,9 @@ class Owner:
 
     def process_lost(self, reason: str) -> None:
         self.lost.put_nowait(reason)
+
+    def session_failed(self, error: Exception) -> None:
+        raise error
 
 
 async def test_a_hung_function_is_killed_and_told_where_it_hung(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,7 +124,9 @@ class World:
         self.process_up = False
         self.runs: deque[Run] = deque()
         self.stopped_generation = -1
-        self.outbox: dict[tuple[str, int], deque[tuple[int, list[tuple[int, int]]]]] = {t: deque() for t in self.topics}
+        self.outbox: dict[tuple[str, int], deque[tuple[int, list[tuple[int, int]]]]] = {
+            t: deque() for t in self.topics
+        }
         self.receipts: dict[tuple[str, int], deque[int]] = {topic: deque() for topic in self.topics}
         self.sent: dict[tuple[str, int], int] = dict.fromkeys(self.topics, 0)
         """How many of each outbox the broker has been sent already."""
@@ -139,10 +143,16 @@ class World:
                     if self.process_up:
                         self.runs.append(effect)
                 case Publish(token, position, output):
-                    members = [(self.sequence_of(self.entries[position], o), self.index(position, o)) for o in output.ordinals]
+                    members = [
+                        (self.sequence_of(self.entries[position], o), self.index(position, o))
+                        for o in output.ordinals
+                    ]
                     self.outbox[RESULTS, output.route].append((token, members))
                 case DeadLetter(token, position, fault):
-                    member = (self.sequence_of(self.entries[position], fault.ordinal), self.index(position, fault.ordinal))
+                    member = (
+                        self.sequence_of(self.entries[position], fault.ordinal),
+                        self.index(position, fault.ordinal),
+                    )
                     self.outbox[LETTERS, 0].append((token, [member]))
                 case Acknowledge(position):
                     self.acks.append(position)
@@ -158,7 +168,7 @@ class World:
         if kill and self.dice.random() < self.kill_rate:
             self.dice.choice((self.kill_process, self.kill_host, self.kill_broker))()
             return
-        actions = []
+        actions: list[Callable[[], None]] = []
         if self.to_deliver and self.host.outstanding < 6:
             actions.append(self.deliver)
         if not self.process_up:
@@ -167,9 +177,9 @@ class World:
             actions += [self.run_entry, self.run_entry]
         for topic in self.topics:
             if self.sent[topic] < len(self.outbox[topic]):
-                actions.append(lambda topic=topic: self.broker_stores(topic))
+                actions.append(partial(self.broker_stores, topic))
             if self.receipts[topic]:
-                actions.append(lambda topic=topic: self.receipt_arrives(topic))
+                actions.append(partial(self.receipt_arrives, topic))
         if self.acks:
             actions.append(self.broker_acknowledges)
         if self.host.next_due() is not None:
@@ -210,7 +220,9 @@ class World:
                     self.stopped_generation = run.generation
                     break
         outputs += [Output(route, o, (), len(faults)) for route, o in sorted(segment.items())]
-        self.carry_out(self.host.ran(run.position, run.generation, Outcome(outputs, faults, ran_through), self.now))
+        self.carry_out(
+            self.host.ran(run.position, run.generation, Outcome(outputs, faults, ran_through), self.now)
+        )
 
     def broker_stores(self, topic: tuple[str, int]) -> None:
         token, members = self.outbox[topic][self.sent[topic]]
@@ -277,7 +289,9 @@ class World:
         raise AssertionError("it never came to rest")
 
     def outcomes(self) -> tuple[list[list[int]], list[int]]:
-        return [self.topics[RESULTS, route].stored for route in range(self.partitions)], self.topics[LETTERS, 0].stored
+        return [self.topics[RESULTS, route].stored for route in range(self.partitions)], self.topics[
+            LETTERS, 0
+        ].stored
 
 
 def judge_exact(world: World) -> None:
@@ -289,7 +303,9 @@ def judge_exact(world: World) -> None:
     assert not set(flat) & set(letters), "a result and a dead letter of the same message"
     for index, kind in world.function.kinds.items():
         seen = index in flat or index in letters
-        assert seen == (kind != "none"), f"message {index}, which is {kind}, has {'an' if seen else 'no'} outcome"
+        assert seen == (kind != "none"), (
+            f"message {index}, which is {kind}, has {'an' if seen else 'no'} outcome"
+        )
         assert kind != "result" or index in flat
         assert kind != "bad" or index in letters
 
@@ -312,9 +328,11 @@ def test_the_world_kills_redelivers_and_has_duplicates_to_drop() -> None:
     worlds = [exact(seed, kill_rate=0.03) for seed in range(30)]
     assert all(sum(world.kills[who] for world in worlds) > 50 for who in ("process", "host", "broker"))
     assert sum(world.redelivered for world in worlds) > 50
-    assert sum(world.host.skipped for world in worlds) + sum(
-        topic.dropped for world in worlds for topic in world.topics.values()
-    ) > 50
+    assert (
+        sum(world.host.skipped for world in worlds)
+        + sum(topic.dropped for world in worlds for topic in world.topics.values())
+        > 50
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS[:60])
@@ -331,7 +349,9 @@ def test_effectively_once_into_a_partitioned_topic_loses_and_repeats_nothing(see
 def test_at_least_once_loses_nothing(seed: int) -> None:
     ordered = seed % 3 == 0
     retries = (None, 0, 2)[seed % 3 if not ordered else 2]
-    policy = Policy(Guarantee.ATLEAST_ONCE, ordered=ordered, retries=retries, dead_letters=retries is not None)
+    policy = Policy(
+        Guarantee.ATLEAST_ONCE, ordered=ordered, retries=retries, dead_letters=retries is not None
+    )
     world = World(seed, policy)
     if retries is None:
         world.function.kinds = {i: "flaky" if i % 5 == 0 else "result" for i in range(world.messages)}
