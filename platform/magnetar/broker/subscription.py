@@ -113,9 +113,10 @@ class Subscription(SubscriptionBase):
     async def _read(self) -> None:
         """Read for as long as somebody has room and there is something for them."""
         try:
-            more = True
-            while more and not self.closed and self._resetting is None:
-                more = await self._read_once()
+            # `wake` does nothing while this runs, so that between the last look and the end nothing may wait.
+            while True:
+                if not await self._read_once():
+                    break
                 await asyncio.sleep(0)  # Others have a turn, however much there is to read.
         except Exception as error:
             log.warning(
@@ -133,8 +134,9 @@ class Subscription(SubscriptionBase):
         self.wake()
 
     async def _read_once(self) -> bool:
+        """Read what is wanted most. False, without having waited, when nothing is."""
         dispatcher = self.dispatcher
-        if dispatcher is None:
+        if dispatcher is None or self.closed or self._resetting is not None:
             return False
         settings = self.topic.settings
         positions = dispatcher.replays(settings.dispatch_entries)
@@ -149,10 +151,8 @@ class Subscription(SubscriptionBase):
         entries = await self.cursor.read(wanted, settings.dispatch_bytes)
         if generation != self._generation or dispatcher is not self.dispatcher:
             self.cursor.rewind()  # The read may have moved it on from where it was put meanwhile.
-            return True
-        if not entries:
-            return False
-        self._offer(dispatcher, entries, replayed=False)
+        else:
+            self._offer(dispatcher, entries, replayed=False)
         return True
 
     async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pulsar
 import pytest
+import uvloop
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
@@ -51,7 +52,7 @@ class BrokerUnderTest:
         """Serve; after `stop`, again, from the same directory and on the same port."""
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(ready)), name="broker under test"
+            target=lambda: uvloop.run(self._serve(ready)), name="broker under test"
         )
         self._thread.start()
         ready.result(DEADLINE_S)
