@@ -271,9 +271,12 @@ def resolve(
     )
 
 
+_NOTHING_SAID: Final = TopicPolicies()
+
+
 def laid_over(near: TopicPolicies, far: TopicPolicies) -> TopicPolicies:
     """What `near` says, and where it is silent, what `far` says."""
-    said = {name: value for name, value in near if value not in (None, [], {})}
+    said = {name: value for name, value in near if value != getattr(_NOTHING_SAID, name)}
     if near.backlog_quota_map and far.backlog_quota_map:
         said["backlog_quota_map"] = far.backlog_quota_map | near.backlog_quota_map
     return far.changed(**said)

@@ -69,7 +69,7 @@ def decoded_local(component: str) -> str:
 
 
 def subject(path: str) -> NamespaceName | TopicName | None:
-    """Whose policies the record at `path` holds. None: a cluster's, a tenant's, or nobody's."""
+    """Of which namespace or topic the record at `path` says something; None if of neither."""
     parts = path.split("/")[1:]
     match parts:
         case ["admin", "policies" | "local-policies", tenant_name, local]:

@@ -6,6 +6,7 @@ All of it is read through a cache that watches keep fresh; every change is a com
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from magnetar.naming import NamespaceName, NamingError, TopicName
@@ -51,10 +52,13 @@ class Resources:
         """Tell `listener` whose policies have changed, soon after they have."""
 
         def changed(path: str) -> None:
-            try:
-                listener(paths.subject(path))
-            except NamingError:
-                listener(None)  # A record that somebody else has put there.
+            if path in ("", paths.CONFIGURATION):
+                listener(None)
+                return
+            with suppress(NamingError):  # A record that somebody else has put there concerns no topic.
+                subject = paths.subject(path)
+                if subject is not None:
+                    listener(subject)
 
         self._records.on_change(changed)
 
