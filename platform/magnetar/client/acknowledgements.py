@@ -38,7 +38,7 @@ class AcknowledgementGroup:
         self._partial: dict[Place, tuple[MessageId, int]] = {}  # Bits: 1 = unacknowledged.
         self._changed: dict[Place, None] = {}  # Which partial ones have not been told as they are now.
         self._cumulative: tuple[MessageId, Sequence[int]] | None = None
-        self._cumulative_through: MessageId | None = None
+        self._through: MessageId | None = None  # How far, since the connection was made.
 
     def __len__(self) -> int:
         return len(self._whole) + len(self._changed) + (self._cumulative is not None)
@@ -78,10 +78,9 @@ class AcknowledgementGroup:
 
     def add_cumulative(self, message_id: MessageId) -> None:
         """Acknowledge everything up to and with `message_id`; what lies behind it already stays so."""
-        through = self._cumulative_through
-        if through is not None and message_id <= through:
+        if self._through is not None and message_id <= self._through:
             return
-        self._cumulative_through = message_id
+        self._through = message_id
         ack_set: Sequence[int] = ()
         entry = message_id.entry
         if 0 <= message_id.batch_index < message_id.batch_size - 1:
@@ -132,10 +131,15 @@ class AcknowledgementGroup:
         if self._cumulative is None:
             self._cumulative = untold.cumulative
 
+    def on_detached(self) -> None:
+        """The connection is gone, and perhaps what was told last with it: it may be told again."""
+        if self._cumulative is None:
+            self._through = None
+
     def clear(self) -> None:
         """Forget everything: the subscription was moved."""
         self._whole.clear()
         self._partial.clear()
         self._changed.clear()
         self._cumulative = None
-        self._cumulative_through = None
+        self._through = None

@@ -101,6 +101,7 @@ class Acknowledger:
     def on_detached(self) -> None:
         """The broker will send everything unacknowledged again unasked."""
         self._again.clear()
+        self._group.on_detached()
 
     def forget(self) -> None:
         """The subscription was moved: nothing said before means anything."""

@@ -73,6 +73,18 @@ def test_a_cumulative_acknowledgement_covers_what_lies_behind_it() -> None:
     assert not group.holds((1, 2))
 
 
+def test_a_cumulative_acknowledgement_may_have_to_be_told_twice() -> None:
+    """It was told, and lost with its connection: what comes again is acknowledged again, or for ever comes."""
+    group = AcknowledgementGroup()
+    group.add_cumulative(MessageId(1, 9))
+    assert group.take().cumulative == (MessageId(1, 9), ())
+    group.add_cumulative(MessageId(1, 3))
+    assert not group.take()
+    group.on_detached()
+    group.add_cumulative(MessageId(1, 3))
+    assert group.take().cumulative == (MessageId(1, 3), ())
+
+
 def test_negative_acknowledgements_fall_due_in_order() -> None:
     again = NegativeAcknowledgements(10.0)
     again.add(MessageId(1, 1, -1, 3), now=0.0)
