@@ -71,6 +71,7 @@ class Checkpointer:
         """Why the last attempt failed; it is tried again until it succeeds."""
         self.free_bytes: int | None = None
         """Free space at the end of the last one."""
+        self._begun = 0
         self.completed = 0
 
     def schedule(self) -> None:
@@ -88,16 +89,17 @@ class Checkpointer:
         snapshot = self._table.snapshot() if self._storage.table_wants_rewrite else None
         work = _Work(self._cache.swap(), self._table.take_changes(), self._journal.durable, snapshot)
         self._running = self._loop.create_future()
+        self._begun += 1
         self._submit(work)
         return True
 
     async def run(self) -> None:
         """A checkpoint that covers everything done before this call."""
-        while not self.begin():
+        needed = self._begun + 1  # One that is running began before this call.
+        while self.completed < needed:
+            self.begin()
             assert self._running is not None
             await asyncio.shield(self._running)
-        assert self._running is not None
-        await asyncio.shield(self._running)
 
     def stop(self) -> None:
         """No timer fires after this."""
