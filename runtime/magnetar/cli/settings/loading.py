@@ -37,18 +37,16 @@ def load_settings(
     Raises:
         SettingsError: naming file and key.
     """
-    from pydantic import ValidationError
-
-    from magnetar.cli.settings.model import PlatformSettings
+    from magnetar.cli.settings.model import InvalidSettings, PlatformSettings, build
 
     found: dict[str, Setting] = {}
     for setting in _in_order(config, environment, options):
         _check_key(setting, PlatformSettings)
         found[setting.key] = setting
     try:
-        return PlatformSettings.model_validate(_nested(found.values()))
-    except ValidationError as error:
-        raise SettingsError("\n".join(_explain(found, problem) for problem in error.errors())) from None
+        return build(_nested(found.values()))
+    except InvalidSettings as error:
+        raise SettingsError("\n".join(_explain(found, *problem) for problem in error.problems)) from None
 
 
 def _in_order(
@@ -96,7 +94,7 @@ def _flattened(prefix: str, values: Mapping[Any, Any], origin: str) -> Iterator[
 def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
     from magnetar.cli.settings.model import PlatformSettings
 
-    known = set(PlatformSettings.model_fields)
+    known = {field.name for field in dataclasses.fields(PlatformSettings)}
     for name in sorted(environment):
         if not name.startswith(VARIABLES):
             continue
@@ -152,11 +150,9 @@ def section_fields(kind: Any) -> dict[str, Any]:
     return {}
 
 
-def _explain(found: Mapping[str, Setting], problem: Mapping[str, Any]) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"][:1].lower() + problem["msg"][1:]
+def _explain(found: Mapping[str, Setting], key: str, message: str) -> str:
     setting = found.get(key) or next((s for s in found.values() if s.key.startswith(f"{key}.")), None)
     if setting is None:
-        return f"settings: {key or 'all'}: {message}"
+        return f"settings: {key}: {message}"
     where = setting.key if found.get(key) else key
     return f"{setting.origin}: {where}: {message}, not {setting.value!r}"

@@ -1,11 +1,17 @@
-"""What can be set, and what holds where nothing is said."""
+"""What can be set, and what holds where nothing is said.
+
+Each section is a room's own settings class, a pydantic model or a plain dataclass; both are validated by pydantic.
+What nobody has set is not validated, only constructed: most starts set three values, and a user waits for them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from magnetar.admin.settings import AdminSettings
 from magnetar.bookie.settings import BookieSettings
@@ -14,11 +20,15 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.policies.effective import PolicyDefaults
 from magnetar.worker.settings import WorkerSettings
 
+Port = Annotated[int, Field(ge=0, le=65535)]
+Level = Annotated[str, Field(pattern="(?i)^(debug|info|warning|error)$")]
+NotNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
 
-class PlatformSettings(BaseModel):
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformSettings:
     """Where a role listens, where it keeps its data, how it finds the others; and a section for each room."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     cluster: str = "standalone"
     """The name of the cluster."""
@@ -26,50 +36,90 @@ class PlatformSettings(BaseModel):
     """Everything that is kept lies below this directory. One process at a time."""
     host: str = "127.0.0.1"
     """The address to listen on. 0.0.0.0 opens the platform to the network: nobody is asked for a password yet."""
-    port: int = Field(default=6650, ge=0, le=65535)
+    port: Port = 6650
     """For Pulsar clients. 0: a free one."""
-    web_port: int = Field(default=8080, ge=0, le=65535)
+    web_port: Port = 8080
     """For the REST API and /metrics. 0: a free one."""
-    bookie_port: int = Field(default=3181, ge=0, le=65535)
+    bookie_port: Port = 3181
     """For `magnetar bookie`. 0: a free one."""
     bookie_id: str = ""
     """What a bookie is called in ledgers' metadata, for ever. Empty: kept in its data directory when first made."""
     metadata_store: str = ""
     """rocksdb:/path or zk:host:2181,host:2181/chroot. Empty: a RocksDB below the data directory."""
-    drain_s: float = Field(default=10.0, ge=0)
+    drain_s: Seconds = 10.0
     """How long a stop may take to store and answer what was accepted."""
-    log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
+    log_level: Level = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     log_json: bool = False
     """One JSON object a line instead of text."""
-    entry_cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+    entry_cache_bytes: NotNegative = 64 * 1024 * 1024
     """Latest entries of all topics kept in a broker's memory for consumers that keep up."""
     functions: bool = True
     """Whether a function worker runs beside the broker."""
 
-    broker: BrokerSettings = BrokerSettings()
+    broker: BrokerSettings
     """The broker: limits, intervals, time-outs."""
-    policies: PolicyDefaults = PolicyDefaults()
+    policies: PolicyDefaults
     """What holds for topics where neither namespace nor topic says otherwise."""
     bookie: BookieSettings
     """The bookie: journal, caches, entry logs."""
-    ledger: LedgerClientSettings = LedgerClientSettings()
+    ledger: LedgerClientSettings
     """The ledger client: patience and windows."""
-    web: AdminSettings = AdminSettings()
+    web: AdminSettings
     """The REST API: limits and time-outs."""
     worker: WorkerSettings
     """The function worker."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _place_directories(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The rooms' directories lie below `data` unless they are named."""
-        data = Path(values.get("data", "data"))
-        cluster = values.get("cluster", "standalone")
-        return {
-            **values,
-            "bookie": {"directory": data / "bookie", **values.get("bookie", {})},
-            "worker": {"data_dir": data / "worker", "cluster": cluster, **values.get("worker", {})},
-            "broker": {"cluster": cluster, **values.get("broker", {})},
-            "policies": {"cluster": cluster, **values.get("policies", {})},
-        }
+
+class InvalidSettings(Exception):
+    """Values of the wrong type or out of bounds: (key, what is wrong) for each."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
+        self.problems = problems
+
+
+def build(given: Mapping[str, Any]) -> PlatformSettings:
+    """The settings, with `given` for what is not to be as usual; sections are mappings.
+
+    Raises:
+        InvalidSettings: a value is not what its field takes.
+    """
+    problems: list[tuple[str, str]] = []
+    sections = {name: value for name, value in given.items() if isinstance(value, Mapping)}
+    chosen: dict[str, Any] = {}
+    hints = get_type_hints(PlatformSettings, include_extras=True)
+    for name, value in given.items():
+        if name not in sections:
+            chosen[name] = _checked(hints[name], value, name, problems)
+    data = chosen.get("data") or Path("data")
+    cluster = chosen.get("cluster", "standalone")
+    # What follows another setting unless it is set itself.
+    followers: dict[str, dict[str, Any]] = {
+        "broker": {"cluster": cluster},
+        "policies": {"cluster": cluster},
+        "bookie": {"directory": data / "bookie"},
+        "ledger": {},
+        "web": {},
+        "worker": {"data_dir": data / "worker", "cluster": cluster},
+    }
+    for name, values in followers.items():
+        if name in sections:
+            chosen[name] = _checked(hints[name], {**values, **sections[name]}, name, problems)
+        else:
+            chosen[name] = hints[name](**values)
+    if problems:
+        raise InvalidSettings(problems)
+    return PlatformSettings(**chosen)
+
+
+def _checked(kind: Any, value: Any, key: str, problems: list[tuple[str, str]]) -> Any:
+    if type(value) is kind:
+        return value
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        for problem in error.errors():
+            path = ".".join((key, *(str(part) for part in problem["loc"])))
+            problems.append((path, problem["msg"][:1].lower() + problem["msg"][1:]))
+        return None

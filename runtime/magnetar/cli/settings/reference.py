@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from magnetar.cli.settings.loading import section_fields
-from magnetar.cli.settings.model import PlatformSettings
+from magnetar.cli.settings.model import build
 
 DERIVED = {
     "broker.cluster": "cluster",
@@ -43,7 +43,7 @@ Options win over variables, variables over the file. A file that ends in .conf i
 
 def reference() -> str:
     """The documented file."""
-    defaults = PlatformSettings.model_validate({})
+    defaults = build({})
     return "\n".join([*_comment(_HEAD, ""), "", *_section(defaults, "")]) + "\n"
 
 
