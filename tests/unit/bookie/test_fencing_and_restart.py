@@ -209,3 +209,22 @@ async def test_the_mark_never_moves_back(tmp_path: Path) -> None:
         older = replace(state, mark=replace(state.mark, sequence=1, segment=1))
         await bookie.in_storage_thread(storage._marks.write, older)
         assert storage._marks.read().mark == state.mark
+
+
+async def test_a_checkpoint_that_is_waited_for_comes_under_any_load(tmp_path: Path) -> None:
+    async with running(tmp_path, write_cache_bytes=32 * KIB) as bookie:
+        await add_many(bookie, 1, range(5))
+        busy = True
+
+        def add_another(entry_id: int) -> None:
+            if busy:
+                status = begin_add(bookie, 2, entry_id, b"x" * 2 * KIB)
+                status.add_done_callback(lambda _: add_another(entry_id + 64))
+
+        for entry_id in range(64):
+            add_another(entry_id)
+        for _ in range(5):
+            before = bookie._checkpointer.completed
+            await asyncio.wait_for(bookie.checkpoint(), 10)
+            assert bookie._checkpointer.completed <= before + 3
+        busy = False
