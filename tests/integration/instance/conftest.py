@@ -129,7 +129,7 @@ class Platform:
             self.process.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         producer = client.create_producer(
-            topic, batching_enabled=batch > 1, batching_max_messages=max(1, batch), block_if_queue_full=True
+            topic, batching_enabled=batch > 1, batching_max_messages=max(2, batch), block_if_queue_full=True
         )
         for payload in payloads:
             producer.send_async(payload, None, partition_key=key)
