@@ -124,6 +124,7 @@ class Client:
                 the client's memory allows.
             send_timeout_s: how long a message waits for its receipt; 0: for ever.
             chunking: whether a message larger than an entry is cut into several.
+            access_mode: whom else it bears; `wait_for_exclusive` waits its turn without a time-out.
         Raises:
             BrokerRefused: the broker does not want it.
             ConnectFailed, OperationTimedOut: no broker took it in time.
@@ -350,7 +351,10 @@ class Client:
         self, names: Sequence[TopicName], producer_name: str | None, settings: ProducerSettings
     ) -> list[TopicProducer]:
         producers = [TopicProducer(self._session, name, producer_name, settings) for name in names]
-        results = await asyncio.gather(*(producer.open() for producer in producers), return_exceptions=True)
+        in_time = settings.access_mode != ProducerAccessMode.WaitForExclusive
+        results = await asyncio.gather(
+            *(producer.open(in_time=in_time) for producer in producers), return_exceptions=True
+        )
         failure = next((result for result in results if result is not None), None)
         if failure is not None:
             await asyncio.gather(*(producer.close() for producer in producers))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from magnetar.client.dead_letters import DeadLetterOffice
 from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
-from magnetar.client.inbox import Inbox
+from magnetar.client.inbox import Inbox, OpenedBatch
 from magnetar.client.messages import Message, MessageBatch
 from magnetar.client.topic_consumer import TopicConsumer
 from magnetar.environment.logs import get_logger
@@ -91,30 +91,29 @@ class Consumer:
             AlreadyClosed, BrokerRefused: as `receive_batch`.
         """
         inbox = self._inbox
-        if inbox.opened is None:
+        if not inbox.opened:
             batch = await self.receive_batch(timeout_s)
             if batch is None:
                 return None
             if len(batch) > 1:
-                inbox.opened = self._links[batch.topic], batch
-                inbox.position = 1
+                inbox.opened.append(OpenedBatch(self._links[batch.topic], batch, 1))
+                inbox.ring(1)  # Another task may wait for a message.
             return batch.message(0)
         self._check_usable()
-        batch = inbox.opened[1]
-        message = batch.message(inbox.position)
-        inbox.position += 1
-        if inbox.position == len(batch):
-            inbox.opened = None
+        opened = inbox.opened[0]
+        message = opened.batch.message(opened.position)
+        opened.position += 1
+        if opened.position == len(opened.batch):
+            inbox.opened.popleft()
         return message
 
     def _next(self) -> MessageBatch | None:
         """The next batch that has arrived already."""
         self._check_usable()
         inbox = self._inbox
-        if inbox.opened is not None:
-            _, batch = inbox.opened
-            inbox.opened = None
-            return batch.after(inbox.position)
+        if inbox.opened:
+            opened = inbox.opened.popleft()
+            return opened.batch.after(opened.position)
         while (delivery := inbox.take()) is not None:
             read = delivery.consumer.read(delivery)
             if read is None:
@@ -165,7 +164,7 @@ class Consumer:
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything that was received and not acknowledged delivered again now."""
-        self._inbox.opened = None
+        self._inbox.opened.clear()
         for link in self._links.values():
             link.redeliver_unacknowledged()
 
@@ -196,7 +195,7 @@ class Consumer:
         if isinstance(target, MessageId) and target not in (EARLIEST, LATEST):
             links = [self._link_of(target)]
         self.ended.clear()
-        self._inbox.opened = None
+        self._inbox.opened.clear()
         await asyncio.gather(*(link.seek(target, inclusive=inclusive) for link in links))
 
     async def get_last_message_id(self) -> MessageId:
@@ -253,7 +252,7 @@ class Consumer:
     @property
     def has_received(self) -> bool:
         """Whether something waits to be received."""
-        return bool(self._inbox) or self._inbox.opened is not None
+        return bool(self._inbox) or bool(self._inbox.opened)
 
     def add_links(self, links: Sequence[TopicConsumer]) -> None:
         """Take in consumers of single topics that are attached."""

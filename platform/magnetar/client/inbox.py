@@ -33,16 +33,26 @@ class Delivery:
         self.ack_set = ack_set
 
 
+class OpenedBatch:
+    """A batch whose messages are received one by one."""
+
+    __slots__ = ("batch", "consumer", "position")
+
+    def __init__(self, consumer: TopicConsumer, batch: MessageBatch, position: int) -> None:
+        self.consumer = consumer
+        self.batch = batch
+        self.position = position
+        """How many of its messages have been received."""
+
+
 class Inbox:
     """A queue, bounded by the permits that consumers give, and a bell."""
 
     def __init__(self) -> None:
         self._deliveries: deque[Delivery] = deque()
         self._bells: deque[asyncio.Future[None]] = deque()
-        self.opened: tuple[TopicConsumer, MessageBatch] | None = None
-        """The batch of which single messages are being received."""
-        self.position = 0
-        """How many of its messages were."""
+        self.opened: deque[OpenedBatch] = deque()
+        """Batches of which single messages are being received: more than one if several tasks receive."""
 
     def __len__(self) -> int:
         return len(self._deliveries)
@@ -63,6 +73,10 @@ class Inbox:
         if taken:
             self._deliveries = deque(d for d in self._deliveries if d.consumer is not consumer)
         return taken
+
+    def drop_opened_of(self, consumer: TopicConsumer) -> None:
+        """Forget the rests of batches of `consumer`."""
+        self.opened = deque(each for each in self.opened if each.consumer is not consumer)
 
     def ring(self, waiters: int | None = None) -> None:
         """Wake those who wait, all or the first few: something has changed."""

@@ -36,14 +36,14 @@ class TopicLink(ABC):
         self._failure: ClientError | None = None
         """Why the link is of no more use."""
 
-    async def open(self) -> None:
-        """Attach for the first time.
+    async def open(self, *, in_time: bool = True) -> None:
+        """Attach for the first time, within the operation's time-out unless not `in_time`.
 
         Raises:
             BrokerRefused: the broker does not want it.
             ConnectFailed, OperationTimedOut: no broker took it in time.
         """
-        await until_answered(self.session, lambda: self._connect(None))
+        await until_answered(self.session, lambda: self._connect(None), in_time=in_time)
 
     async def attached(self) -> Connection:
         """Wait until the link is attached.

@@ -131,4 +131,7 @@ class Producer(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Flush, and let the broker forget the producer. Errors were told by each message's future."""
+        """Flush, within the operation's time-out, and let the broker forget the producer.
+
+        Errors are told by each message's future.
+        """

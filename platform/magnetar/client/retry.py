@@ -18,8 +18,10 @@ from magnetar.client.session import Session
 Answer = TypeVar("Answer")
 
 
-async def until_answered(session: Session, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Call `ask` until it succeeds, fails for good, or the operation's time is over.
+async def until_answered(
+    session: Session, ask: Callable[[], Awaitable[Answer]], *, in_time: bool = True
+) -> Answer:
+    """Call `ask` until it succeeds, fails for good, or the operation's time is over (unless not `in_time`).
 
     Raises:
         BrokerRefused: the broker answered with an error that asking again does not heal.
@@ -29,7 +31,7 @@ async def until_answered(session: Session, ask: Callable[[], Awaitable[Answer]])
     backoff = session.backoff()
     failure: ClientError | None = None
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s if in_time else None):
             while True:
                 await asyncio.sleep(backoff.next_delay())
                 try:

@@ -429,9 +429,8 @@ class TopicConsumer(TopicLink):
 
     def _forget_received(self) -> None:
         forgotten = self._inbox.take_all_of(self)
-        opened = self._inbox.opened
-        if opened is not None and opened[0] is self and self.settings.durable:
-            self._inbox.opened = None
+        if self.settings.durable:  # A reader is not sent again what it was handed out, and keeps the rest.
+            self._inbox.drop_opened_of(self)
         self._chunks.clear()
         if self.connection is not None:
             self._give_back(sum(_permits(d.payload, d.ack_set) for d in forgotten))

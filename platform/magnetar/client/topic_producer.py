@@ -265,9 +265,10 @@ class TopicProducer(TopicLink, Producer):
         if self._failure is not None:
             return
         try:
-            await self.flush()
-        except ClientError as error:
-            log.warning("producer.closed_with_failed_messages", producer=self._describe(), reason=str(error))
+            async with asyncio.timeout(self.session.settings.operation_timeout_s):
+                await self.flush()
+        except (ClientError, TimeoutError) as error:
+            log.warning("producer.closed_with_failed_messages", producer=self._describe(), reason=repr(error))
         connection = await self.stop()
         if connection is not None and connection.usable:
             request_id = self.session.ids.request()

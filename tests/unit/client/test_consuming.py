@@ -66,6 +66,15 @@ async def test_single_messages_and_batches_may_be_mixed(broker: FakeBroker, clie
     assert await take(consumer, 2) == [[b"2", b"3"], [b"4", b"5"]]
 
 
+async def test_several_tasks_may_receive_at_once(broker: FakeBroker, client: Client) -> None:
+    consumer = await client.subscribe("t", "s")
+    waiting = [asyncio.ensure_future(consumer.receive(2)) for _ in range(7)]
+    await asyncio.sleep(0)
+    await fill(client, 3, 4)
+    messages = await asyncio.gather(*waiting)
+    assert sorted(m.data for m in messages if m is not None) == [b"%d" % number for number in range(7)]
+
+
 async def test_what_a_message_tells(broker: FakeBroker, client: Client) -> None:
     producer = await client.create_producer("t", producer_name="me")
     await producer.send_batch_nowait(

@@ -321,7 +321,7 @@ async def test_a_producer_may_have_to_wait_its_turn(broker: FakeBroker) -> None:
         broker.intercept = not_ready
         creating = asyncio.ensure_future(_open_without_limit(client))
         await broker.until(lambda: bool(held))
-        await asyncio.sleep(0.02)
+        await asyncio.wait([creating], timeout=0.2)
         assert not creating.done()
         session, request_id = held[0]
         session.write(commands.producer_success(request_id, "p", topic_epoch=4))
@@ -368,6 +368,16 @@ async def test_partitions_take_turns_and_keys_stay_together(broker: FakeBroker, 
         command.producer.producer_name for command in broker.heard if command.type == BaseCommand.PRODUCER
     }
     assert names == {"", producer.name}
+
+
+async def test_closing_does_not_wait_for_ever(broker: FakeBroker) -> None:
+    client = Client(broker.url, operation_timeout_s=0.1)
+    producer = await client.create_producer("t", send_timeout_s=0)
+    broker.holds_receipts = True
+    future = producer.send_nowait(b"no receipt will come")
+    await producer.close()
+    assert isinstance(future.exception(), AlreadyClosed)
+    await client.close()
 
 
 async def test_nothing_can_be_sent_after_closing(broker: FakeBroker, client: Client) -> None:
