@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from magnetar.environment.clock import Clock
 from magnetar.instance.statistics import Counts, Incidents, Statistics
 
 if TYPE_CHECKING:
@@ -46,9 +45,8 @@ class Reported(Protocol):
 class ControlServer:
     """Answers for one instance on a free loopback port."""
 
-    def __init__(self, instance: Reported, clock: Clock) -> None:
+    def __init__(self, instance: Reported) -> None:
         self._instance = instance
-        self._clock = clock
         self._messages: Any = None
         self._server: Any = None
 
@@ -113,7 +111,7 @@ class ControlServer:
 
     async def _metrics(self, request: Empty, context: Any) -> messages.MetricsData:
         statistics = self._instance.statistics
-        counts, minute = statistics.counts, statistics.last_minute(self._clock.time_ms())
+        counts, minute = statistics.counts, statistics.last_minute()
         data: messages.MetricsData = self._messages.MetricsData(
             receivedTotal=counts.received,
             processedSuccessfullyTotal=counts.processed,
@@ -134,12 +132,12 @@ class ControlServer:
 
     async def _metrics_and_reset(self, request: Empty, context: Any) -> messages.MetricsData:
         data = await self._metrics(request, context)
-        self._instance.statistics.reset_minute(self._clock.time_ms())
+        self._instance.statistics.reset_minute()
         return data
 
     async def _reset(self, request: Empty, context: Any) -> Empty:
         self._instance.statistics.counts = Counts()
-        self._instance.statistics.reset_minute(self._clock.time_ms())
+        self._instance.statistics.reset_minute()
         empty: Empty = import_module("google.protobuf.empty_pb2").Empty()
         return empty
 

@@ -24,6 +24,7 @@ from magnetar.instance.source_instance import SourceInstance
 from magnetar.instance.spec import Spec
 
 TERMINATE_AGAIN_S = 1.0
+MINUTE_S = 60.0
 
 log = get_logger("magnetar.instance.host")
 
@@ -54,7 +55,7 @@ class Host:
         instances: list[Instance] = [
             kind(self._spec, instance_id, import_paths, self._clock) for instance_id in self._spec.instances
         ]
-        controls = [ControlServer(instance, self._clock) for instance in instances]
+        controls = [ControlServer(instance) for instance in instances]
         lives = [
             loop.create_task(instance.run(), name=f"instance {instance.instance_id}")
             for instance in instances
@@ -62,6 +63,7 @@ class Host:
         tasks: list[asyncio.Task[Any]] = [
             loop.create_task(self._announce(instances, controls), name="announce"),
             loop.create_task(self._see_end(instances, lives), name="end"),
+            loop.create_task(self._count_minutes(instances), name="minutes"),
             loop.create_task(self._stop.wait(), name="stop"),
         ]
         try:
@@ -98,6 +100,12 @@ class Host:
         for instance in instances:
             instance.ended = True
         say({"ended": True})
+
+    async def _count_minutes(self, instances: list[Instance]) -> None:
+        while True:
+            await asyncio.sleep(MINUTE_S)
+            for instance in instances:
+                instance.statistics.reset_minute()
 
     def _to_terminate(self) -> str | None:
         config = self._spec.config

@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 LATEST_KEPT = 10
-MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class Statistics:
         self.user_metrics: dict[str, list[float]] = {}
         """Sum and count."""
         self._minute = Counts()
-        self._minute_began_ms = 0
 
     def received(self, messages: int) -> None:
         self.counts.received += messages
@@ -110,12 +108,9 @@ class Statistics:
             known[0] += total
             known[1] += count
 
-    def last_minute(self, now_ms: int) -> Counts:
-        """Since the minute that began at most sixty seconds ago, as Pulsar's counters that start anew each minute."""
-        if now_ms - self._minute_began_ms >= MINUTE_MS:
-            self.reset_minute(now_ms)
+    def last_minute(self) -> Counts:
+        """Since `reset_minute`, which the host calls every minute: like Pulsar's counters that start anew each minute."""
         return self.counts.since(self._minute)
 
-    def reset_minute(self, now_ms: int) -> None:
+    def reset_minute(self) -> None:
         self._minute = self.counts.copy()
-        self._minute_began_ms = now_ms
