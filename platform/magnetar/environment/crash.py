@@ -2,6 +2,8 @@
 
     MAGNETAR_CRASH_POINT="journal.before_sync"      die at the first passage
     MAGNETAR_CRASH_POINT="journal.before_sync:17"   die at the 17th
+    MAGNETAR_CRASH_ONCE=FILE                        of all processes that share the variable, only the first dies:
+                                                    it leaves FILE behind
 
 A death by SIGKILL, as from outside: no handler, no flush, no `finally`. In production the variable is unset
 and a passage costs one comparison.
@@ -14,6 +16,7 @@ import signal
 import threading
 
 VARIABLE = "MAGNETAR_CRASH_POINT"
+ONCE = "MAGNETAR_CRASH_ONCE"
 
 
 class _Trigger:
@@ -33,13 +36,13 @@ class _Trigger:
         self.name = name or None
         self.remaining = max(1, int(count or 1))
 
-    def passed(self, *, whole_group: bool) -> None:
+    def passed(self, also: int | None) -> None:
         with self._lock:
             self.remaining -= 1
-            if self.remaining:
+            if self.remaining or not _first_of_all():
                 return
-        if whole_group:
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+        if also is not None:
+            os.kill(also, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -47,15 +50,26 @@ _trigger = _Trigger()
 _trigger.arm(os.environ.get(VARIABLE))
 
 
-def crash_point(name: str, *, whole_group: bool = False) -> None:
+def crash_point(name: str, *, also: int | None = None) -> None:
     """Die here if the environment asks for it; otherwise do nothing, quickly.
 
     Args:
-        whole_group: take the process group along, where the place lies in a helper process and the death meant
-            is that of the job it belongs to.
+        also: another process that dies first, where the place lies in a helper process and the death meant is
+            that of the job it works for.
     """
     if _trigger.name is not None and _trigger.name == name:
-        _trigger.passed(whole_group=whole_group)
+        _trigger.passed(also)
+
+
+def _first_of_all() -> bool:
+    token = os.environ.get(ONCE)
+    if token is None:
+        return True
+    try:
+        os.close(os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def arm(text: str | None) -> None:

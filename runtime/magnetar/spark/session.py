@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magnetar.spark.driver import announce_driver
 from magnetar.spark.java import prepare_java_home
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def start_session(
     os.environ["JAVA_HOME"] = str(prepare_java_home(work_dir))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    announce_driver()
     inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*python_path, *inherited]))
 

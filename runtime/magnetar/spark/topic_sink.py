@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from magnetar.environment.crash import crash_point
+from magnetar.spark.driver import driver_process
 from magnetar.spark.errors import SequenceSpaceFull, SparkError
 from magnetar.spark.options import SinkOptions
 from magnetar.spark.rows import OutgoingRow, outgoing_rows
@@ -70,7 +71,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return RowsSent(len(rows))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        crash_point("spark.sink.before_commit", whole_group=True)  # The driver, not this helper of it.
+        crash_point("spark.sink.before_commit", also=driver_process())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Nothing to undo: what was sent is what the next attempt sends, and is dropped then."""
