@@ -39,6 +39,18 @@ class Admin:
     runtime_configuration: Mapping[str, str] = field(default_factory=dict)
     """What GET brokers/configuration/runtime shows beside the broker's own settings."""
 
+    creating: set[TopicName] = field(default_factory=set)
+    """Topics that a request makes just now: a second request for the same is told that it exists."""
+
+    async def require_here(self, name: TopicName) -> None:
+        """
+        Raises:
+            Elsewhere: another broker serves the topic.
+        """
+        owner = await self.broker.lookup(name)
+        if not owner.here:
+            raise Elsewhere(owner.http_url)
+
     async def topic(self, name: TopicName, *, create: bool = False) -> Topic:
         """A topic of this broker, loaded.
 
@@ -46,7 +58,5 @@ class Admin:
             Elsewhere: another broker serves it.
             TopicNotFound, and what else keeps it from being loaded.
         """
-        owner = await self.broker.lookup(name)
-        if not owner.here:
-            raise Elsewhere(owner.http_url)
+        await self.require_here(name)
         return await self.broker.topics.get(name, create=create)

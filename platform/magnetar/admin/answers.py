@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,8 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 BYTES: Final = "application/octet-stream"
 
-NO_HEADERS: Final[Mapping[str, str]] = {}
+LIST_PIECE: Final = 1000
+"""Items of a list that are told at once."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,17 @@ def as_answer(result: Result) -> Answer:
         return result
     if result is None:
         return Answer(204)
+    if isinstance(result, (list, tuple)) and len(result) > LIST_PIECE:
+        return Answer(200, _list_pieces(result))
     return Answer(200, encode(result))
+
+
+async def _list_pieces(items: Sequence[Any]) -> AsyncIterator[bytes]:
+    """A long list, so many items at a time: others have a turn after each piece."""
+    for start in range(0, len(items), LIST_PIECE):
+        yield (b"," if start else b"[") + encode(items[start : start + LIST_PIECE])[1:-1]
+        await asyncio.sleep(0)
+    yield b"]"
 
 
 def done() -> Answer:

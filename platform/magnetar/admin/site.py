@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.admin import answers
 from magnetar.admin.api import Api, Receive, Scope, Send
-from magnetar.admin.errors import Refused, log
+from magnetar.admin.errors import Refused, log, refusal
+from magnetar.security.errors import SecurityError
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI
@@ -56,16 +57,24 @@ class Site:
             await self.api.write(scope, send, answers.reason(refused.status, str(refused)))
             return
         if match is None and self._is_mounted(scope["path"]):
-            try:
-                rest = await self._load_once()
-            except Exception:
-                log.exception("routers.not_loaded")
-                failed = answers.reason(500, "What serves this path could not be loaded: see the log")
-                await self.api.write(scope, send, failed)
-                return
+            await self._pass_on(scope, receive, send)
+        else:
+            await self.api.answer(scope, receive, send, match)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a mounted router answer. It finds the caller's role in `request.state.role`."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            scope.setdefault("state", {})["role"] = await self.admin.identify(headers)
+            rest = await self._load_once()
+        except SecurityError as error:
+            await self.api.write(scope, send, answers.reason(*refusal(error)))
+        except Exception:
+            log.exception("routers.not_loaded")
+            failed = answers.reason(500, "What serves this path could not be loaded: see the log")
+            await self.api.write(scope, send, failed)
+        else:
             await rest(scope, receive, send)
-            return
-        await self.api.answer(scope, receive, send, match)
 
     def _is_mounted(self, path: str) -> bool:
         return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self._prefixes)

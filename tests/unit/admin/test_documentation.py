@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 
+from fastapi import Request
+
+from magnetar.security.errors import Unauthenticated
 from tests.unit.admin.conftest import Platform
 
 
@@ -35,11 +39,21 @@ async def test_routers_are_mounted(platform: Platform) -> None:
                 raise HTTPException(404, "no such tenant")
             return [tenant]
 
+        @router.get("/admin/v3/functions/me/role")
+        async def role(request: Request) -> str | None:
+            told: str | None = request.state.role
+            return told
+
         @router.get("/admin/v3/functions/{tenant}/{number}")
         async def numbered(tenant: str, number: int) -> int:
             return number
 
         return router
+
+    async def by_header(headers: Mapping[str, str]) -> str | None:
+        if "x-role" not in headers:
+            raise Unauthenticated("who are you?")
+        return headers["x-role"]
 
     platform.site.mount(load, "/admin/v3/functions")  # type: ignore[arg-type]
     http = platform.http
@@ -51,6 +65,9 @@ async def test_routers_are_mounted(platform: Platform) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
     assert "/admin/v3/functions/{tenant}" in paths
     assert "/admin/v2/tenants" in paths
+    platform.site.admin.identify = by_header
+    assert (await http.get("/admin/v3/functions/me/role")).status_code == 401
+    assert (await http.get("/admin/v3/functions/me/role", headers={"x-role": "x"})).json() == "x"
 
 
 async def test_a_router_that_cannot_be_loaded_is_said(platform: Platform) -> None:

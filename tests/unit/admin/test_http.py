@@ -249,3 +249,49 @@ async def test_many_requests_in_one_breath(platform: Platform) -> None:
     last = one.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     answer = await raw(platform, one * 20 + last)
     assert answer.count(b"HTTP/1.1 200") == 21
+
+
+async def test_long_lists_come_in_pieces(platform: Platform) -> None:
+    async def numbers(call: Call) -> list[int]:
+        return list(range(int(call.query["count"])))
+
+    platform.site.api.table.add(Route("GET", "/numbers", numbers))
+    for count in (0, 1, 999, 1000, 1001, 2000, 12_345):
+        answer = await platform.http.get(f"/numbers?count={count}")
+        assert answer.json() == list(range(count))
+        assert ("transfer-encoding" in answer.headers) == (count > 1000)
+
+
+async def test_topics_of_other_brokers_are_redirected_to(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from magnetar.broker.broker import LookupResult
+    from magnetar.naming import TopicName
+
+    base = "/admin/v2/persistent/public/default"
+    await platform.http.put(f"{base}/t")
+    await platform.http.put(f"{base}/p/partitions", content="2")
+
+    async def elsewhere(name: TopicName) -> LookupResult:
+        return LookupResult("pulsar://far:6650", "http://far:8080", here=False)
+
+    monkeypatch.setattr(platform.broker, "lookup", elsewhere)
+    for method, path in (
+        ("GET", "t/stats?authoritative=false&a=b"),
+        ("PUT", "t/unload?a=b"),
+        ("POST", "t%20x/terminate?a=b"),
+    ):
+        answer = await platform.http.request(method, f"{base}/{path}")
+        assert answer.status_code == 307, answer.text
+        bare = path.partition("?")[0]
+        assert answer.headers["location"] == f"http://far:8080{base}/{bare}?a=b&authoritative=true"
+    answer = await platform.http.post(f"{base}/p/subscription/s/skip_all")
+    assert answer.status_code == 503
+    assert "http://far:8080" in answer.json()["reason"]
+
+
+async def test_of_two_who_make_a_topic_one_is_told_that_it_exists(platform: Platform) -> None:
+    answers = await asyncio.gather(
+        *(platform.http.put("/admin/v2/persistent/public/default/t") for _ in range(5))
+    )
+    assert sorted(answer.status_code for answer in answers) == [204, 409, 409, 409, 409]

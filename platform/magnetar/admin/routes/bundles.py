@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar.admin import bodies
-from magnetar.admin.errors import Refused
+from magnetar.admin.errors import Elsewhere, Refused
 from magnetar.admin.routes.namespaces import ONE
 from magnetar.admin.routing import Guards, Route
 from magnetar.broker.errors import SubscriptionNotFound, TopicNotFound
@@ -44,6 +44,9 @@ async def unload_bundle(call: Call) -> None:
     destination = call.query.get("destinationBroker")
     if destination and destination != call.admin.broker.ownership.address.broker_id:
         raise PreconditionFailed(f"Broker {destination[:200]} is not there: it cannot take {bundle}")
+    owner = await call.admin.broker.ownership.owner(bundle)
+    if owner != call.admin.broker.ownership.address:
+        raise Elsewhere(owner.web_url)
     await _unload(call, bundle)
 
 

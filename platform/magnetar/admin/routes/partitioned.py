@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.admin import bodies
 from magnetar.admin.answers import Answer, encode
 from magnetar.admin.errors import Refused
-from magnetar.admin.routes.targets import ONE, partitions_of, require_existing
+from magnetar.admin.routes.targets import ONE, part, partitions_of, require_existing
 from magnetar.admin.routes.topics import STATS_QUERY, forget, stats_options
 from magnetar.admin.routing import Guards, Route
 from magnetar.broker.errors import TopicBusy, TopicNotFound
@@ -106,11 +106,11 @@ async def update(call: Call) -> None:
         if isinstance(topic, PersistentTopic):
             names.update(dict.fromkeys(name for name, each in topic.subscriptions.items() if each.durable))
     if not names and had:
-        first = await call.admin.topic(call.topic.partition_name(0))
+        first = await part(call, call.topic.partition_name(0))
         assert isinstance(first, PersistentTopic)
         names.update(dict.fromkeys(name for name, each in first.subscriptions.items() if each.durable))
     for index in range(had, partitions) if names else ():
-        added = await call.admin.topic(call.topic.partition_name(index))
+        added = await part(call, call.topic.partition_name(index))
         assert isinstance(added, PersistentTopic)
         for name in names:
             if name not in added.subscriptions:
@@ -165,7 +165,7 @@ async def create_missed(call: Call) -> None:
     if count is None:
         raise NotFound(f"{call.topic} is not partitioned")
     for index in range(count):
-        await call.admin.topic(call.topic.partition_name(index))
+        await part(call, call.topic.partition_name(index))
 
 
 async def stats(call: Call) -> Answer:
@@ -194,7 +194,7 @@ async def _partition_stats(call: Call, name: TopicName, options: dict[str, bool]
     """None for a partition that nobody has ever used."""
     if not await call.admin.broker.topics.exists(name):
         return None
-    return (await call.admin.topic(name)).stats(**options)
+    return (await part(call, name)).stats(**options)
 
 
 async def _pieces(sums: bytes, partitions: list[bytes]) -> AsyncIterator[bytes]:

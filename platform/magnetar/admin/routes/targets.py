@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from magnetar.admin import bodies
-from magnetar.admin.errors import Refused
+from magnetar.admin.errors import Elsewhere, Refused
 from magnetar.broker.errors import TopicNotFound
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.managed_ledger import EARLIEST, LATEST, Position
@@ -38,9 +38,26 @@ async def parts(call: Call) -> list[TopicName]:
 
 
 async def loaded_parts(call: Call) -> AsyncIterator[Topic]:
-    """The same, loaded one after the other. Raises TopicNotFound."""
+    """The same, loaded one after the other. Raises TopicNotFound, Elsewhere, Refused."""
     for name in await parts(call):
-        yield await call.admin.topic(name)
+        yield await part(call, name)
+
+
+async def part(call: Call, name: TopicName) -> Topic:
+    """The topic itself, or one of its partitions.
+
+    Raises:
+        Elsewhere: another broker serves it.
+        Refused: another broker serves this partition, and the request concerns all of them.
+    """
+    try:
+        return await call.admin.topic(name)
+    except Elsewhere as elsewhere:
+        if name == call.topic:
+            raise
+        raise Refused(
+            503, f"{name} is served by {elsewhere.web_url}: ask for each partition by itself"
+        ) from None
 
 
 async def single(call: Call) -> Topic:

@@ -87,12 +87,19 @@ async def create(call: Call) -> None:
             raise PreconditionFailed(
                 "Non-partitioned topic names may not end like a partition's, unless that partition is missing"
             )
-    if await exists(call) and not (name.partition >= 0 and not await call.admin.broker.topics.exists(name)):
+    missing_partition = name.partition >= 0 and not await call.admin.broker.topics.exists(name)
+    if await exists(call) and not missing_partition:
         raise Refused(409, "This topic already exists")
+    await call.admin.require_here(name)
+    if name in call.admin.creating:
+        raise Refused(409, "This topic already exists")
+    call.admin.creating.add(name)
     try:
         await call.admin.broker.topics.create(name, properties=properties)
     except NotAllowed as error:
         raise PreconditionFailed(f"Exceed maximum number of topics in namespace: {error}") from None
+    finally:
+        call.admin.creating.discard(name)
 
 
 async def delete(call: Call) -> None:
@@ -116,6 +123,8 @@ async def unload(call: Call) -> None:
     """Drop a topic from memory; clients come back by themselves."""
     await require_existing(call)
     for name in await parts(call):
+        if name == call.topic:
+            await call.admin.require_here(name)
         await call.admin.broker.topics.unload(name)
 
 
