@@ -10,6 +10,7 @@ from magnetar.client.errors import (
     AlreadyClosed,
     BrokerRefused,
     ClientError,
+    ConnectionLost,
     OperationTimedOut,
 )
 from magnetar.client.retry import until_answered
@@ -33,6 +34,8 @@ class TopicLink(ABC):
         self._loop = asyncio.get_running_loop()
         self._reconnecting: asyncio.Task[None] | None = None
         self._attached: asyncio.Event = asyncio.Event()
+        self._attaching: Connection | None = None
+        self._let_go = False  # Whether the broker let the link go while it was attaching.
         self._failure: ClientError | None = None
         """Why the link is of no more use."""
 
@@ -78,6 +81,8 @@ class TopicLink(ABC):
         """The connection is gone, or the broker let the link go; `url` names where to go instead."""
         if connection is self.connection:
             self.reattach(url)
+        elif connection is self._attaching:
+            self._let_go = True
 
     def reattach(self, url: str | None = None) -> None:
         """Give up the present attachment and look for a new one."""
@@ -126,7 +131,13 @@ class TopicLink(ABC):
     async def _connect(self, url: str | None) -> None:
         lookup = self.session.lookup
         connection = await (lookup.connection_to(url) if url else lookup.connection_for(self.topic))
-        await self._attach(connection)
+        self._attaching, self._let_go = connection, False
+        try:
+            await self._attach(connection)
+        finally:
+            self._attaching = None
+        if self._let_go:
+            raise ConnectionLost(f"{connection.address} let {self._describe()} go while it was attaching")
         # No await from here on: a loss of the connection now finds the link attached, and tells it.
         self._reconnecting = None
         self.connection = connection

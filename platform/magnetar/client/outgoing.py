@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from magnetar.client.errors import InvalidUse
 from magnetar.client.recipients import DUPLICATE, Nobody, Recipients
 from magnetar.protocol.batch import BatchBuilder
 from magnetar.protocol.buffers import Buffer
@@ -36,6 +37,30 @@ class OutgoingMessage:
     """The producer's next one if None. Increases, with gaps if need be, under one producer name."""
     deliver_at: int | None = None
     """Milliseconds since 1970: not before. Such a message is an entry of its own."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be written: later there would be nobody to tell."""
+        if self.payload is not None and type(self.payload) is not bytes:
+            self.payload = as_payload(self.payload)
+        if self.key is not None and not isinstance(self.key, str):
+            raise InvalidUse(f"a key is text, not {type(self.key).__name__}")
+        if self.properties and not all(
+            isinstance(name, str) and isinstance(value, str) for name, value in self.properties.items()
+        ):
+            raise InvalidUse("properties are text, names and values")
+        if self.event_time is not None and not 0 <= self.event_time < 2**63:
+            raise InvalidUse(f"an event time is milliseconds since 1970, not {self.event_time!r}")
+
+
+def as_payload(payload: object) -> bytes:
+    """A payload that is not `bytes`, if it can be: a copy of a buffer.
+
+    Raises:
+        InvalidUse: it holds no bytes.
+    """
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidUse(f"a payload is bytes, not {type(payload).__name__}: encode it first")
 
 
 class Flush:

@@ -127,8 +127,6 @@ class TopicProducer(TopicLink, Producer):
             if len(messages) >= filling.most:
                 self.seal()
             return future
-        if payload is not None and type(payload) is not bytes:
-            payload = _as_bytes(payload)
         message = OutgoingMessage(payload, key, ordering_key, properties, event_time, None, deliver_at)
         return self._send(message, sequence_id)
 
@@ -297,10 +295,16 @@ class TopicProducer(TopicLink, Producer):
         if batch is None:
             return
         ids = batch.sequence_ids
-        if len(ids) == 1:
-            self._send_single(batch.messages[0], ids[0], batch.charge, batch.futures[0])
+        try:
+            if len(ids) == 1:
+                self._send_single(batch.messages[0], ids[0], batch.charge, batch.futures[0])
+                return
+            entry = batch_entry(self._envelope(), batch.messages, ids, self.session.clock.time_ms())
+        except ValueError as error:  # Text that is no Unicode, such as lone surrogates.
+            EachMessage(batch.futures).failed(
+                InvalidUse(f"a message of the batch cannot be written: {error}")
+            )
             return
-        entry = batch_entry(self._envelope(), batch.messages, ids, self.session.clock.time_ms())
         entry.recipients = EachMessage(batch.futures)
         if entry.size > self._max_message_bytes:
             entry.failed(MessageTooLarge(entry.size, self._max_message_bytes))
@@ -521,9 +525,3 @@ class TopicProducer(TopicLink, Producer):
 
     def _envelope(self) -> Envelope:
         return Envelope(self.name, self._settings.compression, self._schema_version)
-
-
-def _as_bytes(payload: object) -> bytes:
-    if isinstance(payload, bytearray | memoryview):
-        return bytes(payload)
-    raise InvalidUse(f"a payload is bytes, not {type(payload).__name__}: encode it first")

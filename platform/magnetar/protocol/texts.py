@@ -12,9 +12,10 @@ from google.protobuf.message import Message
 
 
 def text(value: str) -> str:
-    """A string field as text; bytes that are no UTF-8 become lone surrogates, so nothing is lost."""
+    """A string field as text. Bytes that are no UTF-8 are written out, as `\\xff`: such text can be printed,
+    compared, and sent on, which lone surrogates could not."""
     raw: object = value
-    return raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else value
+    return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else value
 
 
 def holds_text_only(message: Message) -> bool:

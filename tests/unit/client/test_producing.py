@@ -370,6 +370,39 @@ async def test_partitions_take_turns_and_keys_stay_together(broker: FakeBroker, 
     assert names == {"", producer.name}
 
 
+async def test_what_cannot_be_written_is_refused_at_once(broker: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer("t")
+    beside = producer.send_nowait(b"fine")
+    for wrong in ({"key": 7}, {"properties": {"a": 1}}, {"event_time": -1}):
+        with pytest.raises(InvalidUse):
+            producer.send_nowait(b"", **wrong)
+    await beside
+    surrogate = producer.send_nowait(b"", key="\ud800")
+    with pytest.raises(InvalidUse, match="cannot be written"):
+        await surrogate
+    assert (await producer.send(bytearray(b"buffer"))).entry_id == 1  # type: ignore[arg-type]
+
+
+async def test_a_producer_let_go_while_it_attaches_tries_again(broker: FakeBroker, client: Client) -> None:
+    """CLOSE_PRODUCER in the same read as PRODUCER_SUCCESS: the attachment is over before it is noticed."""
+    once = iter([True])
+
+    def close_at_once(session: Session, frame: Frame) -> bool:
+        if frame.type == BaseCommand.PRODUCER and next(once, False):
+            asked = frame.command.producer
+            session.write(
+                commands.producer_success(asked.request_id, "p")
+                + commands.broker_closes_producer(asked.producer_id)
+            )
+            return True
+        return False
+
+    broker.intercept = close_at_once
+    producer = await client.create_producer("t")
+    assert (await producer.send(b"x")).entry_id == 0
+    assert broker.count(BaseCommand.PRODUCER) == 2
+
+
 async def test_closing_does_not_wait_for_ever(broker: FakeBroker) -> None:
     client = Client(broker.url, operation_timeout_s=0.1)
     producer = await client.create_producer("t", send_timeout_s=0)

@@ -104,6 +104,6 @@ def test_strings_that_are_no_text_stay_readable() -> None:
     """Other clients write them: protobuf's second version does not forbid it."""
     metadata = MessageMetadata(producer_name="AB", sequence_id=1, publish_time=1)
     read = MessageMetadata.FromString(metadata.SerializeToString().replace(b"AB", b"\xff\xfe"))
-    assert text(read.producer_name) == "\udcff\udcfe"
+    assert text(read.producer_name) == r"\xff\xfe"
     assert sticky_key(read) == b"\xff\xfe-1"
     assert text("plain") == "plain"
