@@ -84,16 +84,11 @@ class Acknowledgements:
         dispatcher = subscription.dispatcher
         messages = 0
         for position, ack_set in acknowledged:
-            remaining = 0
-            if ack_set is not None:
-                left = cursor.ack_set(position)
-                remaining = ack_sets.count(left) if left is not None else 0
-            if dispatcher is not None and dispatcher.individual:
-                held = consumer.pending.get(position)
-                messages += max(0, held.messages - remaining) if held is not None else 1
-                dispatcher.acknowledged(position, remaining, consumer)
-            else:
-                messages += 1
+            left = (cursor.ack_set(position) or ()) if ack_set is not None else ()
+            held = consumer.pending.get(position)
+            messages += max(0, held.messages - ack_sets.count(left)) if held is not None else 1
+            if dispatcher is not None:
+                dispatcher.acknowledged(position, left, consumer)
         subscription.acknowledged(consumer, messages)
 
     def _cumulative(self, consumer: Consumer, command: CommandAck) -> None:

@@ -364,7 +364,7 @@ class Subscription(SubscriptionBase):
             for position in positions:
                 holder = next((each for each in self.consumers if position in each.pending), None)
                 if holder is not None:
-                    self.dispatcher.acknowledged(position, 0, holder)
+                    self.dispatcher.acknowledged(position, (), holder)
         self.wake()
 
     def _skipped_up_to(self, position: Position) -> None:

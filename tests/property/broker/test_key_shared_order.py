@@ -41,7 +41,7 @@ class World:
             if member.pending:
                 position = list(member.pending)[which % len(member.pending)]
                 self.acknowledged.add(position.entry_id)
-                self.dispatcher.acknowledged(position, 0, member)
+                self.dispatcher.acknowledged(position, (), member)
 
     def give_back(self, index: int) -> None:
         if self.members:

@@ -175,9 +175,9 @@ class TestShared:
         dispatcher.add(two)
         dispatcher.offer(entries(0, messages=5), replayed=False)
         dispatcher.take()
-        dispatcher.acknowledged(at(0), 3, two)
+        dispatcher.acknowledged(at(0), [0b111], two)
         assert (one.unacked, dispatcher.unacked) == (3, 3)
-        dispatcher.acknowledged(at(0), 0, two)
+        dispatcher.acknowledged(at(0), (), two)
         assert (one.unacked, dispatcher.unacked, one.pending) == (0, 0, {})
 
     def test_the_subscription_as_a_whole_has_a_limit(self) -> None:
@@ -187,9 +187,9 @@ class TestShared:
         dispatcher.offer(entries(*range(8)), replayed=False)
         assert len(dispatcher.take()) == 4
         for number in range(2):
-            dispatcher.acknowledged(at(number), 0, one)
+            dispatcher.acknowledged(at(number), (), one)
         assert dispatcher.stalled
-        dispatcher.acknowledged(at(2), 0, one)
+        dispatcher.acknowledged(at(2), (), one)
         assert len(dispatcher.take()) == 3
 
     def test_a_busy_chunk_consumer_holds_up_its_message_only(self) -> None:
@@ -262,7 +262,7 @@ class TestKeyShared:
         dispatcher.offer(self.keyed((start, moved[0])), replayed=False)
         assert dispatcher.take() == []
         assert dispatcher.replays(10) == []
-        dispatcher.acknowledged(at(list(slots).index(moved[0])), 0, old)
+        dispatcher.acknowledged(at(list(slots).index(moved[0])), (), old)
         assert dispatcher.replays(10) == [at(start)]
         dispatcher.offer(self.keyed((start, moved[0])), replayed=True)
         assert taken(dispatcher) == [("new", start)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from magnetar.protocol import ack_sets
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.member import Member
@@ -36,6 +39,11 @@ class Candidate:
         self.chunk_of = chunk_of
         """Which chunked message this is a piece of."""
         self.chunk_last = chunk_last
+
+    def keep(self, left: Sequence[int]) -> None:
+        """A part of it was acknowledged before it could be sent."""
+        self.ack_set = list(left)
+        self.messages = ack_sets.count(left)
 
 
 class Delivery(NamedTuple):

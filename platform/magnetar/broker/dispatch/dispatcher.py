@@ -70,8 +70,8 @@ class Dispatcher(ABC):
         """A consumer gives entries back (None: all it has). Returns whether the cursor must be rewound."""
         return True
 
-    def acknowledged(self, position: Position, remaining: int, by: Member) -> None:
-        """`remaining` messages of an entry are still unacknowledged after an individual acknowledgement."""
+    def acknowledged(self, position: Position, left: Sequence[int], by: Member) -> None:
+        """An entry, or a part of it, was acknowledged by itself: `left` is the ack set of the rest, empty for none."""
 
     def acknowledged_up_to(self, position: Position) -> None:
         """Everything up to and with `position` is acknowledged, whoever had it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.dispatch.candidate import Candidate, Delivery
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.replay import ReplayQueue
+from magnetar.protocol import ack_sets
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.member import Member, Outstanding
@@ -185,18 +186,28 @@ class SharedDispatcher(Dispatcher):
                 self._replay_later(position, outstanding.key_hash)
         return False
 
-    def acknowledged(self, position: Position, remaining: int, by: Member) -> None:
-        if remaining <= 0:
+    def acknowledged(self, position: Position, left: Sequence[int], by: Member) -> None:
+        remaining = ack_sets.count(left)
+        if not remaining:
             self._counts.pop(position, None)
             self._forget(position)
         holders = [by] if position in by.pending else self._members
         for member in holders:
             before = member.settle(position, remaining)
             if before is not None:
-                self._released(max(0, before.messages - max(0, remaining)))
-                if remaining <= 0:
+                self._released(max(0, before.messages - remaining))
+                if not remaining:
                     self._settled(position, before)
                 return
+        self._acknowledged_while_ready(position, left)
+
+    def _acknowledged_while_ready(self, position: Position, left: Sequence[int]) -> None:
+        """It was given back, and is acknowledged all the same."""
+        if not ack_sets.count(left):
+            self._ready = deque(each for each in self._ready if each.position != position)
+        for each in self._ready:
+            if each.position == position:
+                each.keep(left)
 
     def acknowledged_up_to(self, position: Position) -> None:
         for member in self._members:

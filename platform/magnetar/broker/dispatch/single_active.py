@@ -109,6 +109,17 @@ class SingleActiveDispatcher(Dispatcher):
         self.clear()
         return True
 
+    def acknowledged(self, position: Position, left: Sequence[int], by: Member) -> None:
+        """The consumer that was active before may acknowledge what is ready for this one."""
+        if not self._ready or position < self._ready[0].position:
+            return
+        if not left:
+            self._ready = deque(each for each in self._ready if each.position != position)
+        for each in self._ready:
+            if each.position == position:
+                each.keep(left)
+        self._ready_messages = sum(each.messages for each in self._ready)
+
     def acknowledged_up_to(self, position: Position) -> None:
         while self._ready and self._ready[0].position <= position:
             self._ready_messages -= self._ready.popleft().messages
