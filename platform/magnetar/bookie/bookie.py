@@ -36,10 +36,13 @@ from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
 from magnetar.environment.directory_lock import DirectoryLock
 from magnetar.environment.disk import Disk, fail_stop
+from magnetar.environment.errors import DiskFailed
 from magnetar.environment.logs import get_logger
 from magnetar.metrics.sample import Sample, counter, gauge
 from magnetar.protocol.bookie import (
     LAST_ENTRY,
+    MAX_ENTRY_BYTES,
+    MAX_RUN_BYTES,
     NO_LAC,
     AddDone,
     AddFlags,
@@ -48,7 +51,6 @@ from magnetar.protocol.bookie import (
     EntryRead,
     LacRead,
 )
-from magnetar.protocol.bookie_frames import MAX_ENTRY_BYTES, MAX_RUN_BYTES
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
 
@@ -521,7 +523,11 @@ class Bookie:
 
     async def in_storage_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
         """Run something that writes to storage, in its turn."""
-        return await self._loop.run_in_executor(self._storage_thread, function, *arguments)
+        try:
+            return await self._loop.run_in_executor(self._storage_thread, function, *arguments)
+        except DiskFailed as error:
+            self._on_disk_failure(error)
+            raise
 
     def _expect_serving(self) -> None:
         if not self._serving:

@@ -110,11 +110,7 @@ class Checkpointer:
     @property
     def is_needed(self) -> bool:
         """Whether anything has happened since the last checkpoint."""
-        return bool(
-            self._cache.bytes
-            or self._table.has_changes
-            or self._journal.durable > self._mark
-        )
+        return bool(self._cache.bytes or self._table.has_changes or self._journal.durable > self._mark)
 
     def _on_timer(self) -> None:
         self._timer = None

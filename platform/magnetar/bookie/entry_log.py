@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from magnetar.bookie.errors import EntryLogCorrupt, NewerFormat
 from magnetar.bookie.write_cache import Parts
 from magnetar.environment.disk import Disk, DiskFile
-from magnetar.protocol.bookie_frames import MAX_ENTRY_BYTES
+from magnetar.protocol.bookie import MAX_ENTRY_BYTES
 from magnetar.protocol.checksum import crc32c
 from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
 

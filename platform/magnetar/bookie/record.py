@@ -10,8 +10,7 @@ from typing import Final
 
 from google_crc32c import extend as _untyped_extend
 
-from magnetar.protocol.bookie import BookieStatus
-from magnetar.protocol.bookie_frames import MAX_ENTRY_BYTES
+from magnetar.protocol.bookie import MAX_ENTRY_BYTES, BookieStatus
 from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES, entry_digest_matches
 
 BLOCK: Final = 4096

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, Final, cast
 
 from magnetar.environment.logs import get_logger
-from magnetar.protocol.bookie import BookieConnection, BookieStatus, EntryRead, LacRead
+from magnetar.protocol.bookie import MAX_RUN_BYTES, BookieConnection, BookieStatus, EntryRead, LacRead
 from magnetar.protocol.bookie_frames import (
-    MAX_RUN_BYTES,
     PROTOCOL_VERSION,
     AddRequest,
     Hello,

@@ -18,6 +18,7 @@ from typing import Any, cast
 from magnetar.environment.logs import get_logger
 from magnetar.protocol import bookie_frames as frames
 from magnetar.protocol.bookie import (
+    MAX_RUN_BYTES,
     AddDone,
     AddFlags,
     BookieAddress,
@@ -122,7 +123,7 @@ class BookieClient:
             ledger_id=ledger_id,
             first=first,
             count=count,
-            max_bytes=min(max_bytes, frames.MAX_RUN_BYTES),
+            max_bytes=min(max_bytes, MAX_RUN_BYTES),
         )
         answer: tuple[BookieStatus, list[bytes]] = await self._ask(encode, _no_run)
         return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magnetar.protocol.bookie_frames import MAX_ENTRY_BYTES
+from magnetar.protocol.bookie import MAX_ENTRY_BYTES
 from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES
 
 MIB = 1024 * 1024

@@ -22,6 +22,12 @@ from magnetar.protocol.buffers import Buffer
 LAST_ENTRY = -1
 """As the entry id of a read: the last entry this bookie holds of the ledger."""
 
+MAX_ENTRY_BYTES = 5 * 1024 * 1024 + 64 * 1024
+"""The largest stored entry: Pulsar's largest message, the broker's metadata before it and the header."""
+
+MAX_RUN_BYTES = 16 * 1024 * 1024
+"""What a run of entries may weigh in all: an answer is a shorter run than was asked for."""
+
 NO_LAC = -1
 """The last-add-confirmed of a ledger of which nothing is confirmed yet."""
 

@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from magnetar.protocol.bookie import AddFlags, BookieInfo, BookieStatus, EntryRead, LacRead
+from magnetar.protocol.bookie import (
+    MAX_ENTRY_BYTES,
+    MAX_RUN_BYTES,
+    AddFlags,
+    BookieInfo,
+    BookieStatus,
+    EntryRead,
+    LacRead,
+)
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.errors import (
     FrameTooLarge,
@@ -26,11 +34,7 @@ from magnetar.protocol.errors import (
 
 PROTOCOL_VERSION: Final = 1
 MAGIC: Final = b"MGBK"
-MAX_ENTRY_BYTES: Final = 5 * 1024 * 1024 + 64 * 1024
-"""The largest stored entry: Pulsar's largest message, the broker's metadata before it and the header."""
 MAX_REQUEST_BYTES: Final = MAX_ENTRY_BYTES + 512
-MAX_RUN_BYTES: Final = 16 * 1024 * 1024
-"""What a run of entries may weigh in all; a server answers with a shorter run than asked for."""
 MAX_RESPONSE_BYTES: Final = MAX_RUN_BYTES + MAX_ENTRY_BYTES + 512
 
 _ANSWER = 0x80

@@ -19,7 +19,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import BookieError
 from magnetar.bookie.garbage import GarbageCollector
-from magnetar.environment.disk import Disk
+from magnetar.environment.disk import Disk, DiskFile
 from magnetar.environment.recording import RecordingDisk
 from magnetar.protocol.bookie import AddFlags, BookieStatus
 from tests.unit.bookie.disks import WrappedDisk
@@ -230,11 +230,21 @@ async def test_everything_acknowledged_survives(tmp_path: Path, seed: int) -> No
     await run_and_cut(tmp_path, seed)
 
 
-class SkipsJournalSyncs(WrappedDisk):
-    """As a bookie would be that acknowledges before it syncs."""
+class AcknowledgesBeforeSync(WrappedDisk):
+    """As if the journal answered when it has written: only a segment's first sync, that of its header, is real."""
+
+    def __init__(self, inner: Disk | None = None) -> None:
+        super().__init__(inner)
+        self._synced: set[Path] = set()
+
+    def create(self, path: Path) -> DiskFile:
+        self._synced.discard(path)
+        return super().create(path)
 
     def before_sync(self, path: Path) -> bool:
-        return path.parent.name != "journal"
+        again = path in self._synced
+        self._synced.add(path)
+        return path.parent.name != "journal" or not again
 
 
 class SkipsStorageSyncs(WrappedDisk):
@@ -259,7 +269,7 @@ class SkipsJournalDirectorySyncs(WrappedDisk):
 
 
 @pytest.mark.parametrize(
-    "faulty", [SkipsJournalSyncs, SkipsStorageSyncs, SkipsDirectorySyncs, SkipsJournalDirectorySyncs]
+    "faulty", [AcknowledgesBeforeSync, SkipsStorageSyncs, SkipsDirectorySyncs, SkipsJournalDirectorySyncs]
 )
 async def test_a_disk_that_lies_is_found_out(tmp_path: Path, faulty: type[WrappedDisk]) -> None:
     with pytest.raises(Lost):
