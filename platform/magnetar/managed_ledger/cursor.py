@@ -315,7 +315,7 @@ class Cursor:
         self._closed = True
         self._owner.cursor_closed(self)
         if self._store is not None and not self._owner.fenced:
-            await self._owner.tasks.shielded(self._close_store(self._store))
+            await self._owner.alone_with(self.name, self._close_store(self._store))
 
     async def _close_store(self, store: CursorStore) -> None:
         await self._quiet()
@@ -328,7 +328,7 @@ class Cursor:
         self._closed = True
         self._owner.cursor_closed(self)
         if self._store is not None:
-            await self._owner.tasks.shielded(self._delete_store(self._store))
+            await self._owner.alone_with(self.name, self._delete_store(self._store))
 
     async def _delete_store(self, store: CursorStore) -> None:
         await self._quiet()

@@ -39,12 +39,13 @@ from magnetar.managed_ledger.owned_record import OwnedRecord
 from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.reads import READ_BYTES_MAX, ReadPath
 from magnetar.managed_ledger.record_keeper import RecordKeeper
-from magnetar.managed_ledger.records import CursorRecord, LogRecord, cursor_path
+from magnetar.managed_ledger.records import CursorRecord, LogRecord, cursor_path, decode_cursor
 from magnetar.managed_ledger.retention import droppable
+from magnetar.metadata.errors import MetadataError
 from magnetar.protocol.buffers import Buffer
 
 if TYPE_CHECKING:
-    from magnetar.metadata.store import MetadataStore
+    from magnetar.metadata.store import MetadataStore, Versioned
 
 log = get_logger("magnetar.managed_ledger")
 
@@ -93,7 +94,8 @@ class ManagedLedger:
         self._appends = AppendPath(self, next_index, last_timestamp_ms)
         self._reads = ReadPath(self, cache)
         self._cursors: dict[str, Cursor] = {}
-        self._opening: dict[str, asyncio.Future[Cursor]] = {}
+        self._busy: dict[str, asyncio.Future[None]] = {}
+        """Cursors whose stored state is being made, closed or deleted."""
         self._readers: list[Cursor] = []
         self._passed_dropped_at = 0.0
         self._append_listeners: list[Callable[[], None]] = []
@@ -260,11 +262,12 @@ class ManagedLedger:
         Raises:
             StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed
         """
+        while (busy := self._busy.get(name)) is not None:
+            await asyncio.wait([busy])
         self._check_open()
         cursor = self._cursors.get(name)
         if cursor is not None:
-            opening = self._opening.get(name)
-            return cursor if opening is None else await asyncio.shield(opening)
+            return cursor
         state = CursorState(self.ledgers, self.ledgers.last_position)
         if start is not None:
             state.reset(start)
@@ -277,26 +280,42 @@ class ManagedLedger:
         store = CursorStore(name, self._storage, self._owned_cursor(name), record)
         # It counts from now on, so that nothing it has not seen is trimmed while its record is written.
         cursor = self._cursors[name] = Cursor(self, name, state, store)
-        return await self.tasks.shielded(self._create_cursor(cursor, store))
+        return await self.alone_with(name, self._guarded(self._create_cursor(cursor, store)))
 
     async def _create_cursor(self, cursor: Cursor, store: CursorStore) -> Cursor:
-        opening: asyncio.Future[Cursor] = asyncio.get_running_loop().create_future()
-        self._opening[cursor.name] = opening
+        name = cursor.name
         try:
-            await store.create()
-        except BaseException as error:
-            if self._cursors.get(cursor.name) is cursor:
-                del self._cursors[cursor.name]
-            opening.set_exception(error)
-            opening.exception()  # Those that wait raise it; there need not be any.
-            if isinstance(error, ManagedLedgerFenced):
-                self.fence(str(error))
+            found = await self._read_cursor(name)
+            if found is None:
+                await store.create()
+                await self.keeper.verify()  # Or else it were the cursor of somebody else's log.
+            else:
+                # It was closed here while the log stayed open.
+                await self.restore_cursor(name, decode_cursor(name, found.value), found.version)
+        except BaseException:
+            if self._cursors.get(name) is cursor:
+                del self._cursors[name]
             raise
-        else:
-            opening.set_result(cursor)
-            return cursor
-        finally:
-            del self._opening[cursor.name]
+        return self._cursors[name]
+
+    async def _read_cursor(self, name: str) -> Versioned | None:
+        try:
+            return await self._metadata.get(cursor_path(self.name, name))
+        except MetadataError as error:
+            raise StorageUnavailable(self.name, str(error) or type(error).__name__) from error
+
+    async def alone_with(self, name: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` on what is stored of the cursor `name`; whoever opens it meanwhile waits for the end."""
+        done = self._busy[name] = asyncio.get_running_loop().create_future()
+
+        async def then_done() -> T:
+            try:
+                return await work
+            finally:
+                del self._busy[name]
+                done.set_result(None)
+
+        return await self.tasks.shielded(then_done())
 
     async def restore_cursor(self, name: str, record: CursorRecord, version: int) -> None:
         """Bring back a cursor found in the metadata."""
@@ -317,11 +336,13 @@ class ManagedLedger:
         Raises:
             NoSuchCursor, StorageUnavailable, ManagedLedgerFenced
         """
+        while (busy := self._busy.get(name)) is not None:
+            await asyncio.wait([busy])
         self._check_open()
         cursor = self._cursors.get(name)
         if cursor is None:
             raise NoSuchCursor(self.name, name)
-        await cursor.delete()
+        await self._guarded(cursor.delete())
 
     def cursor_closed(self, cursor: Cursor) -> None:
         if self._cursors.get(cursor.name) is cursor:

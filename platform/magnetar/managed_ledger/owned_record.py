@@ -101,6 +101,23 @@ class OwnedRecord:
             raise BadVersion(self._path, self._version, found.version if found is not None else None)
         return None
 
+    async def verify(self) -> None:
+        """Look whether the record is still ours.
+
+        Raises:
+            ManagedLedgerFenced, StorageUnavailable
+        """
+        if self._in_doubt:
+            return  # A write of ours is on its way; how that ends will tell.
+        version = self._version
+        try:
+            found = await self._store.get(self._path)
+        except (StoreUnavailable, StoreClosed) as error:
+            raise StorageUnavailable(self._path, str(error) or type(error).__name__) from error
+        actual = found.version if found is not None else None
+        if actual != version and version == self._version and not self._in_doubt:
+            raise ManagedLedgerFenced(self._path, f"version {version} was expected, and {actual} found")
+
     async def delete(self) -> None:
         """Delete the record, if this owner still has it.
 

@@ -48,6 +48,15 @@ class RecordKeeper:
         if record.doomed and not self._deleting:
             self._tasks.spawn(self.delete_doomed())
 
+    async def verify(self) -> None:
+        """Make sure that the log is still ours.
+
+        Raises:
+            ManagedLedgerFenced, StorageUnavailable
+        """
+        async with self._lock:
+            await self._owned.verify()
+
     def doom(self, ledger_id: int) -> None:
         """Have a ledger deleted, but not before a record says that it is not part of the log."""
         self._to_doom.append(ledger_id)

@@ -709,6 +709,44 @@ def test_a_deleted_cursor_is_gone_and_its_ledger_too() -> None:
     house.run(story())
 
 
+def test_whoever_opens_a_cursor_that_is_being_made_closed_or_deleted_waits_for_that() -> None:
+    house = House()
+
+    async def story() -> None:
+        log = await house.owner(MetadataFaults(delay_s=0.05)).open()
+        positions = await filled(log, 5)
+        one, two = await asyncio.gather(
+            log.open_cursor("c", initial="earliest"), log.open_cursor("c", initial="earliest")
+        )
+        assert one is two
+        one.acknowledge_cumulative(positions[2])
+        _, again = await asyncio.gather(one.close(), log.open_cursor("c"))
+        assert again is not one
+        assert again.mark_delete == positions[2]
+        _, fresh = await asyncio.gather(log.delete_cursor("c"), log.open_cursor("c", initial="earliest"))
+        assert fresh.backlog == 5
+        with pytest.raises(NoSuchCursor):
+            await asyncio.gather(log.delete_cursor("c"), log.delete_cursor("c"))
+        assert log.state == "open"
+
+    house.run(story())
+
+
+def test_a_deposed_owner_makes_no_cursor() -> None:
+    house = House()
+
+    async def story() -> None:
+        first = await house.owner().open()
+        second = await house.owner().open()
+        with pytest.raises(ManagedLedgerFenced):
+            await first.open_cursor("c")
+        assert first.state == "fenced"
+        assert not first.cursors
+        assert not second.cursors
+
+    house.run(story())
+
+
 def test_cursor_ledgers_roll_and_old_ones_go() -> None:
     house = House()
 
