@@ -313,9 +313,9 @@ class Cursor:
         if self._closed:
             return
         self._closed = True
-        self._owner.cursor_closed(self)
+        self._owner.cursor_set.forget(self)
         if self._store is not None and not self._owner.fenced:
-            await self._owner.alone_with(self.name, self._close_store(self._store))
+            await self._owner.cursor_set.alone_with(self.name, self._close_store(self._store))
 
     async def _close_store(self, store: CursorStore) -> None:
         await self._quiet()
@@ -326,9 +326,9 @@ class Cursor:
     async def delete(self) -> None:
         """Delete it and what is stored of it. The log's `delete_cursor` is the way to call this."""
         self._closed = True
-        self._owner.cursor_closed(self)
+        self._owner.cursor_set.forget(self)
         if self._store is not None:
-            await self._owner.alone_with(self.name, self._delete_store(self._store))
+            await self._owner.cursor_set.alone_with(self.name, self._delete_store(self._store))
 
     async def _delete_store(self, store: CursorStore) -> None:
         await self._quiet()

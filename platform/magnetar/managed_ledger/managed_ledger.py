@@ -22,8 +22,7 @@ from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.appends import AppendDone, AppendPath
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor import Cursor
-from magnetar.managed_ledger.cursor_state import CursorSnapshot, CursorState
-from magnetar.managed_ledger.cursor_store import CursorStorage, CursorStore
+from magnetar.managed_ledger.cursor_set import CursorSet
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.entry_cache import TailCache
 from magnetar.managed_ledger.errors import (
@@ -31,21 +30,18 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
-    NoSuchCursor,
     StorageUnavailable,
 )
 from magnetar.managed_ledger.ledger_list import LedgerList
-from magnetar.managed_ledger.owned_record import OwnedRecord
 from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.reads import READ_BYTES_MAX, ReadPath
 from magnetar.managed_ledger.record_keeper import RecordKeeper
-from magnetar.managed_ledger.records import CursorRecord, LogRecord, cursor_path, decode_cursor
+from magnetar.managed_ledger.records import LogRecord
 from magnetar.managed_ledger.retention import droppable
-from magnetar.metadata.errors import MetadataError
 from magnetar.protocol.buffers import Buffer
 
 if TYPE_CHECKING:
-    from magnetar.metadata.store import MetadataStore, Versioned
+    from magnetar.metadata.store import MetadataStore
 
 log = get_logger("magnetar.managed_ledger")
 
@@ -84,8 +80,6 @@ class ManagedLedger:
         self.highest_ledger_id = max((each.ledger_id for each in keeper.record.ledgers), default=-1)
         self.read_bytes_max = READ_BYTES_MAX
         self.fenced = False
-        self._metadata = metadata
-        self._dice = dice
         self.keeper = keeper
         self._trim_lock = asyncio.Lock()
         self._trimming = False
@@ -93,9 +87,6 @@ class ManagedLedger:
         """Until all cursors are back, nothing may be trimmed: what one of them needs would be taken for free."""
         self._appends = AppendPath(self, next_index, last_timestamp_ms)
         self._reads = ReadPath(self, cache)
-        self._cursors: dict[str, Cursor] = {}
-        self._busy: dict[str, asyncio.Future[None]] = {}
-        """Cursors whose stored state is being made, closed or deleted."""
         self._readers: list[Cursor] = []
         self._passed_dropped_at = 0.0
         self._append_listeners: list[Callable[[], None]] = []
@@ -104,7 +95,7 @@ class ManagedLedger:
         self._state: Literal["open", "terminated", "closed"] = (
             "open" if keeper.record.terminated is None else "terminated"
         )
-        self._storage = CursorStorage(name, client, lambda: self.config, clock, tasks)
+        self.cursor_set = CursorSet(self, metadata, dice)
 
     # What is known.
 
@@ -147,7 +138,7 @@ class ManagedLedger:
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
-        return self._cursors
+        return self.cursor_set.cursors
 
     @property
     def pending_appends(self) -> int:
@@ -192,7 +183,7 @@ class ManagedLedger:
 
     async def roll(self) -> None:
         """Go on in a new ledger, if this one holds anything."""
-        self._check_open()
+        self.check_open()
         await self._appends.roll()
 
     # Reading.
@@ -224,7 +215,7 @@ class ManagedLedger:
         return bool(self._readers)
 
     def readers_changed(self) -> None:
-        self._readers = [cursor for cursor in self._cursors.values() if cursor.active]
+        self._readers = [cursor for cursor in self.cursors.values() if cursor.active]
         if not self._readers:
             self.cache.clear()
 
@@ -262,103 +253,27 @@ class ManagedLedger:
         Raises:
             StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed
         """
-        while (busy := self._busy.get(name)) is not None:
-            await asyncio.wait([busy])
-        self._check_open()
-        cursor = self._cursors.get(name)
-        if cursor is not None:
-            return cursor
-        state = CursorState(self.ledgers, self.ledgers.last_position)
-        if start is not None:
-            state.reset(start)
-        elif initial == "earliest":
-            state.reset(self.ledgers.first_position)
-        if not durable:
-            cursor = self._cursors[name] = Cursor(self, name, state, None)
-            return cursor
-        record = CursorRecord(CursorSnapshot(state.mark_delete), properties=dict(properties or {}))
-        store = CursorStore(name, self._storage, self._owned_cursor(name), record)
-        # It counts from now on, so that nothing it has not seen is trimmed while its record is written.
-        cursor = self._cursors[name] = Cursor(self, name, state, store)
-        return await self.alone_with(name, self._guarded(self._create_cursor(cursor, store)))
-
-    async def _create_cursor(self, cursor: Cursor, store: CursorStore) -> Cursor:
-        name = cursor.name
-        try:
-            found = await self._read_cursor(name)
-            if found is None:
-                await store.create()
-                await self.keeper.verify()  # Or else it were the cursor of somebody else's log.
-            else:
-                # It was closed here while the log stayed open.
-                await self.restore_cursor(name, decode_cursor(name, found.value), found.version)
-        except BaseException:
-            if self._cursors.get(name) is cursor:
-                del self._cursors[name]
-            raise
-        return self._cursors[name]
-
-    async def _read_cursor(self, name: str) -> Versioned | None:
-        try:
-            return await self._metadata.get(cursor_path(self.name, name))
-        except MetadataError as error:
-            raise StorageUnavailable(self.name, str(error) or type(error).__name__) from error
-
-    async def alone_with(self, name: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` on what is stored of the cursor `name`; whoever opens it meanwhile waits for the end."""
-        done = self._busy[name] = asyncio.get_running_loop().create_future()
-
-        async def then_done() -> T:
-            try:
-                return await work
-            finally:
-                del self._busy[name]
-                done.set_result(None)
-
-        return await self.tasks.shielded(then_done())
-
-    async def restore_cursor(self, name: str, record: CursorRecord, version: int) -> None:
-        """Bring back a cursor found in the metadata."""
-        store = CursorStore(name, self._storage, self._owned_cursor(name, version), record)
-        if record.deleted:
-            await store.finish_deletion()
-            return
-        snapshot = await store.recover()
-        self._cursors[name] = Cursor(self, name, CursorState.restored(self.ledgers, snapshot), store)
-
-    def cursors_restored(self) -> None:
-        """All cursors that the metadata name are back: what none of them needs may go."""
-        self._cursors_known = True
-        self.ledger_changed()
+        if start is None and initial == "earliest":
+            start = self.ledgers.first_position
+        return await self.guarded(
+            self.cursor_set.open(name, start=start, durable=durable, properties=dict(properties or {}))
+        )
 
     async def delete_cursor(self, name: str) -> None:
         """
         Raises:
             NoSuchCursor, StorageUnavailable, ManagedLedgerFenced
         """
-        while (busy := self._busy.get(name)) is not None:
-            await asyncio.wait([busy])
-        self._check_open()
-        cursor = self._cursors.get(name)
-        if cursor is None:
-            raise NoSuchCursor(self.name, name)
-        await self._guarded(cursor.delete())
+        await self.guarded(self.cursor_set.delete(name))
 
-    def cursor_closed(self, cursor: Cursor) -> None:
-        if self._cursors.get(cursor.name) is cursor:
-            del self._cursors[cursor.name]
-        self.readers_changed()
+    def cursors_restored(self) -> None:
+        """All cursors that the metadata name are back: what none of them needs may go."""
+        self._cursors_known = True
         self.ledger_changed()
 
-    def _owned_cursor(self, name: str, version: int = -1) -> OwnedRecord:
-        return OwnedRecord(
-            self._metadata,
-            cursor_path(self.name, name),
-            version=version,
-            clock=self.clock,
-            dice=self._dice,
-            patience_s=self.config.storage_retry_s,
-        )
+    def cursor_closed(self) -> None:
+        self.readers_changed()
+        self.ledger_changed()
 
     # The record.
 
@@ -374,8 +289,8 @@ class ManagedLedger:
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the log's properties. Durable when it returns."""
-        self._check_open()
-        await self._guarded(self.change_record(lambda record: replace(record, properties=dict(properties))))
+        self.check_open()
+        await self.guarded(self.change_record(lambda record: replace(record, properties=dict(properties))))
 
     # Trimming.
 
@@ -388,7 +303,7 @@ class ManagedLedger:
     def _droppable(self) -> int:
         if not self._cursors_known or len(self.ledgers) < 2:
             return 0
-        marks = [cursor.mark_delete for cursor in self._cursors.values() if cursor.durable]
+        marks = [cursor.mark_delete for cursor in self.cursors.values() if cursor.durable]
         return droppable(self.ledgers, min(marks, default=None), self.config, self.clock.time_ms())
 
     async def trim(self) -> None:
@@ -397,12 +312,12 @@ class ManagedLedger:
         Raises:
             StorageUnavailable, ManagedLedgerFenced
         """
-        self._check_open()
-        await self._guarded(self._trim())
+        self.check_open()
+        await self.guarded(self._trim())
 
     async def _trim_guarded(self) -> None:
         try:
-            await self._guarded(self._trim())
+            await self.guarded(self._trim())
         except (ManagedLedgerError, LedgerError) as error:
             log.warning("log.not_trimmed", log=self.name, reason=str(error))
         finally:
@@ -425,7 +340,7 @@ class ManagedLedger:
         await self.change_record(without_dropped)
         crash_point("managed_ledger.after_trim")
         self.ledgers.drop_first(number)
-        for cursor in list(self._cursors.values()):
+        for cursor in list(self.cursors.values()):
             cursor.ledgers_dropped()
         for ledger_id in dropped:
             self._reads.forget(ledger_id)
@@ -464,8 +379,8 @@ class ManagedLedger:
             StorageUnavailable: it still may have been; call again.
             ManagedLedgerFenced
         """
-        self._check_open()
-        return await self._guarded(self.tasks.shielded(self._terminate()))
+        self.check_open()
+        return await self.guarded(self.tasks.shielded(self._terminate()))
 
     async def _terminate(self) -> Position:
         if self.keeper.record.terminated is None:
@@ -489,7 +404,7 @@ class ManagedLedger:
 
     async def _close(self) -> None:
         try:
-            cursors = list(self._cursors.values())
+            cursors = list(self.cursors.values())
             await asyncio.gather(*(self._tolerated("cursor.not_closed", each.close()) for each in cursors))
             await self._tolerated("log.not_closed", self._appends.finish(ManagedLedgerClosed(self.name)))
             await self.keeper.delete_doomed()
@@ -510,7 +425,7 @@ class ManagedLedger:
         except (ManagedLedgerError, LedgerError) as error:
             log.warning(event, log=self.name, reason=str(error))
 
-    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+    async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
         """Notice the loss of ownership wherever it shows, and speak this room's language."""
         try:
             return await work
@@ -520,7 +435,7 @@ class ManagedLedger:
         except LedgerError as error:
             raise StorageUnavailable(self.name, str(error)) from error
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.fenced:
             raise ManagedLedgerFenced(self.name)
         if self._state == "closed":
@@ -533,7 +448,7 @@ class ManagedLedger:
         if self.fenced or self._state == "closed":
             return
         self._appends.tick(now)
-        for cursor in list(self._cursors.values()):
+        for cursor in list(self.cursors.values()):
             cursor.tick(now)
         if self.cache:
             self._drop_passed(now)
@@ -550,7 +465,7 @@ class ManagedLedger:
             "totalSize": self.ledgers.size,
             "currentLedgerEntries": last.entries if last is not None and not last.closed_ms else 0,
             "currentLedgerSize": last.size if last is not None and not last.closed_ms else 0,
-            "waitingCursorsCount": sum(1 for cursor in self._cursors.values() if not cursor.has_more()),
+            "waitingCursorsCount": sum(1 for cursor in self.cursors.values() if not cursor.has_more()),
             "pendingAddEntriesCount": self._appends.pending,
             "lastConfirmedEntry": str(self.last_confirmed),
             "state": {
@@ -569,5 +484,5 @@ class ManagedLedger:
                 }
                 for span in self.ledgers
             ],
-            "cursors": {name: cursor.stats() for name, cursor in self._cursors.items()},
+            "cursors": {name: cursor.stats() for name, cursor in self.cursors.items()},
         }

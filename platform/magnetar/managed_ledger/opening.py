@@ -183,11 +183,8 @@ class Opener:
         turns = asyncio.Semaphore(_CURSORS_AT_ONCE)
 
         async def restore(part: str) -> None:
-            name = decode_name(part)
             async with turns:
-                found = await self._get(opened.name, cursor_path(opened.name, name))
-                if found is not None:
-                    await opened.restore_cursor(name, decode_cursor(name, found.value), found.version)
+                await opened.cursor_set.restore(decode_name(part))
 
         names = await self._children(opened.name, log_path(opened.name))
         await asyncio.gather(*map(restore, names))
