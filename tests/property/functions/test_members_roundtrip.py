@@ -102,7 +102,13 @@ def test_entries_and_results_survive_the_socketpair(
     assert (received.serial, received.first_index, received.payload) == (7, 2**33, payload)
     assert EntryFlag.ISOLATE in received.flags
     result = Result(
-        7, 9, ResultFlag.NONE, count, 123, [OutputGroup(2, ordinals, payload, 1)], [Failure(0, text, text, True)]
+        7,
+        9,
+        ResultFlag.NONE,
+        count,
+        123,
+        [OutputGroup(2, ordinals, payload, 1)],
+        [Failure(0, text, text, True)],
     )
     back = read_result(memoryview(result_frame(result))[5:])
     assert [list(group.ordinals) for group in back.groups] == [ordinals]
@@ -120,6 +126,8 @@ def reference_identity(data: bytes) -> object:
     return data
 
 
-@given(st.one_of(st.binary(max_size=12), st.text("0123456789+-_.eEjJnNaAiIfF()x \t", max_size=8).map(str.encode)))
+@given(
+    st.one_of(st.binary(max_size=12), st.text("0123456789+-_.eEjJnNaAiIfF()x \t", max_size=8).map(str.encode))
+)
 def test_the_short_way_of_identity_serde_changes_nothing(data: bytes) -> None:
     assert repr(IdentitySerDe().deserialize(data)) == repr(reference_identity(data))

@@ -87,7 +87,9 @@ def test_what_is_written_is_in_protobufs_order_and_reads_back() -> None:
     assert data.endswith(b"payload")
 
 
-def test_key_properties_and_event_time_are_forwarded_but_not_where_an_earlier_function_had_its_input_from() -> None:
+def test_key_properties_and_event_time_are_forwarded_but_not_where_an_earlier_function_had_its_input_from() -> (
+    None
+):
     earlier = source_fields(TOPIC, 1, 2, -1, 1)[0]
     metadata = SingleMessageMetadata(partition_key="JFK", event_time=99, sequence_id=4, payload_size=3)
     metadata.properties.add(key="colour", value="red")
