@@ -141,7 +141,9 @@ def test_a_damaged_batch_is_refused_or_stays_within_itself(
     payloads: list[bytes], first_id: int, data: st.DataObject
 ) -> None:
     batch = BatchBuilder()
-    batch.add_many(payloads, range(first_id, first_id + len(payloads)))
+    fields = data.draw(FULL)
+    for index, payload in enumerate(payloads):
+        batch.add_full(payload, first_id + index, **fields)
     damaged = bytearray(batch.payload())
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, min(len(damaged) - 1, 40)))] = data.draw(st.integers(0, 255))
