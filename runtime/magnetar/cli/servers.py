@@ -26,6 +26,8 @@ _READY = "When it accepts it prints one line: `magnetar ready: URL... (SECONDS s
 def run_server(name: str, words: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status; 1 where it cannot serve, and says why."""
     gc_tuning.postpone()
+    # Pydantic would look for plugins in every installed distribution: there are none for us, and it takes a while.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     options = _parser(name).parse_args(words)
     level = options.log_level or os.environ.get("MAGNETAR_LOG_LEVEL") or "INFO"
     logs.configure(level if level.upper() in ("DEBUG", "INFO", "WARNING", "ERROR") else "INFO")

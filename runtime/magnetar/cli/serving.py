@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import uvloop
 
 from magnetar.bookie.errors import BookieError
 from magnetar.cli.errors import CannotServe
+from magnetar.environment import flight_recorder
 from magnetar.environment.errors import DiskError
 from magnetar.environment.gc_tuning import hasten_thread_switches, settle
 from magnetar.environment.logs import get_logger
@@ -25,35 +27,40 @@ if TYPE_CHECKING:
 Role: TypeAlias = "Callable[[PlatformSettings], AbstractAsyncContextManager[Sequence[str]]]"
 """Starts on entering, gives the URLs it serves, and drains on leaving."""
 
+STOP_GRACE_S = 30.0
+"""What a stop may take beyond the time to drain: functions end, bookies flush."""
+EXIT_HUNG = 75  # EX_TEMPFAIL: the next start replays what this one could not finish.
+
 _log = get_logger("magnetar.cli")
 
 
 def serve(role: Role, settings: PlatformSettings) -> int:
-    """Serve until SIGTERM or SIGINT, then drain and return 0. A second signal ends the wait for the drain.
+    """Serve until SIGTERM or SIGINT, then drain and return 0.
+
+    A second signal, or a drain that hangs, ends the process at once: what was acknowledged is safe then too, the
+    next start only has more to replay. SIGUSR2 writes the flight recorder's facts to standard error.
 
     Raises:
         CannotServe: it could not start; the text says why.
     """
     _allow_many_files()
     hasten_thread_switches()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(role, settings))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(role, settings))
+    except CannotServe:
+        raise
+    except BaseException:
+        flight_recorder.dump()
+        raise
 
 
 async def _serve(role: Role, settings: PlatformSettings) -> int:
     told = asyncio.Event()
-    task = asyncio.current_task()
-    assert task is not None
     loop = asyncio.get_running_loop()
-
-    def stop(number: int) -> None:
-        _log.info("server.told_to_stop", signal=signal.Signals(number).name)
-        if told.is_set():
-            task.cancel()
-        told.set()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
+        loop.add_signal_handler(number, _stop, number, told, settings.drain_s)
+    loop.add_signal_handler(signal.SIGUSR2, flight_recorder.dump)
     serving = role(settings)
     try:
         urls = await serving.__aenter__()
@@ -68,6 +75,21 @@ async def _serve(role: Role, settings: PlatformSettings) -> int:
         await serving.__aexit__(None, None, None)
     _log.info("server.stopped")
     return 0
+
+
+def _stop(number: signal.Signals, told: asyncio.Event, drain_s: float) -> None:
+    if told.is_set():
+        _log.warning("server.stopped_at_once", signal=number.name)
+        os._exit(128 + number)
+    _log.info("server.told_to_stop", signal=number.name)
+    told.set()
+    asyncio.get_running_loop().call_later(drain_s + STOP_GRACE_S, _give_up)
+
+
+def _give_up() -> None:
+    _log.error("server.drain_hung")
+    flight_recorder.dump(last=200)
+    os._exit(EXIT_HUNG)
 
 
 def _announce(urls: Sequence[str]) -> None:
