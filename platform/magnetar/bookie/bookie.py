@@ -116,11 +116,11 @@ class Bookie:
         self._loop = asyncio.get_running_loop()
         self._storage_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-storage")
         self._read_threads = ThreadPoolExecutor(settings.read_threads, thread_name_prefix="bookie-read")
+        opening = self._loop.run_in_executor(self._storage_thread, self._open)
         try:
-            running = await self._loop.run_in_executor(self._storage_thread, self._open)
+            running = await asyncio.shield(opening)
         except BaseException:
-            self._storage_thread.shutdown(wait=False)
-            self._read_threads.shutdown(wait=False)
+            await self._undo(opening)
             raise
         self._running = running
         self._cookie = running.cookie
@@ -157,6 +157,17 @@ class Bookie:
             ledgers=len(self._table),
             replayed=running.replayed,
         )
+
+    async def _undo(self, opening: asyncio.Future[_Running]) -> None:
+        """A start that failed, or is not wanted any more, leaves nothing open."""
+        await asyncio.wait([opening])
+        if opening.exception() is None:
+            running = opening.result()
+            await running.journal.stop()
+            running.storage.close(seal=False)
+            running.lock.release()
+        self._storage_thread.shutdown(wait=False)
+        self._read_threads.shutdown(wait=False)
 
     def _open(self) -> _Running:
         settings, disk = self.settings, self._disk

@@ -82,7 +82,11 @@ class AddFlags(IntFlag):
 
 @dataclass(slots=True)
 class EntryRead:
-    """The answer to a read. `entry` is the stored entry with its header, empty unless the status is OK."""
+    """The answer to a read.
+
+    `entry` is the stored entry with its header, empty unless the status is OK. `lac` is the highest one the bookie has seen
+    of late: a hint, where `LacRead` vouches.
+    """
 
     status: BookieStatus
     entry: bytes = field(default=b"", repr=False)

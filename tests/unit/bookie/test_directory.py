@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -153,3 +154,14 @@ def test_a_bookie_has_no_identity_before_it_started(tmp_path: Path) -> None:
     bookie: Bookie = make_bookie(tmp_path)
     with pytest.raises(BookieNotRunning):
         _ = bookie.instance_id
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    await used(tmp_path)
+    starting = asyncio.ensure_future(make_bookie(tmp_path).start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    async with running(tmp_path) as bookie:
+        assert (await bookie.read_entry(1, 9)).status.is_positive
