@@ -141,7 +141,7 @@ def test_a_damaged_batch_is_refused_or_stays_within_itself(
     payloads: list[bytes], first_id: int, data: st.DataObject
 ) -> None:
     batch = BatchBuilder()
-    fields = data.draw(FULL)
+    fields: dict[str, Any] = data.draw(FULL)
     for index, payload in enumerate(payloads):
         batch.add_full(payload, first_id + index, **fields)
     damaged = bytearray(batch.payload())
