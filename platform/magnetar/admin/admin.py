@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from magnetar.admin.errors import Elsewhere
 from magnetar.admin.settings import AdminSettings
+from magnetar.environment.logs import get_logger
+from magnetar.managed_ledger.errors import StorageUnavailable
 
 if TYPE_CHECKING:
     from magnetar.broker.broker import Broker
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from magnetar.naming import TopicName
     from magnetar.policies.resources import Resources
     from magnetar.security.authorizer import Authorizer
+
+log = get_logger("magnetar.admin")
 
 Identify: TypeAlias = Callable[[Mapping[str, str]], Awaitable[str | None]]
 """Tells from a request's headers who sends it. Raises Unauthenticated."""
@@ -60,3 +64,19 @@ class Admin:
         """
         await self.require_here(name)
         return await self.broker.topics.get(name, create=create)
+
+    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic. One that cannot be loaded, for want of bookies say, goes by force all the same.
+
+        Raises:
+            Elsewhere: another broker serves it.
+            TopicNotFound, TopicBusy
+        """
+        await self.require_here(name)
+        try:
+            await self.broker.topics.delete(name, force=force)
+        except StorageUnavailable as error:
+            if not force:
+                raise
+            log.warning("topic.deleted_unloaded", topic=str(name), reason=str(error))
+            await self.broker.context.ledgers.delete(name.managed_ledger_name)

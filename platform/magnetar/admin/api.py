@@ -140,8 +140,10 @@ class Api:
             return self._redirect(scope, elsewhere)
         except Exception as error:
             status, why = refusal(error)
-            if status >= 500:
-                log.exception("request.failed", route=f"{route.method} {route.path}", status=status)
+            if status == 500:
+                log.exception("request.failed", route=f"{route.method} {route.path}")
+            elif status > 500 and not isinstance(error, Refused):
+                log.warning("request.failed", route=f"{route.method} {route.path}", status=status, reason=why)
             return answers.reason(status, why)
 
     @staticmethod

@@ -37,6 +37,7 @@ def refusal(error: Exception) -> tuple[int, str]:
     Each room's errors know their own status; names are judged here, in Pulsar's words, which clients compare.
     """
     from magnetar.broker.errors import BrokerError, as_broker_error
+    from magnetar.managed_ledger.errors import StorageUnavailable
     from magnetar.metadata.errors import InvalidPath, StoreUnavailable, ValueTooLarge
     from magnetar.naming import InvalidName, InvalidNamespaceName, InvalidTopicName
     from magnetar.policies.errors import PoliciesError
@@ -63,6 +64,8 @@ def refusal(error: Exception) -> tuple[int, str]:
             return 412, f"name cannot be stored: {error}"
         case ValueTooLarge():
             return 413, str(error)
+        case StorageUnavailable():
+            return 503, str(error)
         case StoreUnavailable():
             return 503, f"the metadata store does not answer; the request may have taken effect: {error}"
         case _:

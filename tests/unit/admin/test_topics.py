@@ -302,3 +302,18 @@ async def test_what_is_not_done_yet_is_said(http: httpx.AsyncClient) -> None:
     assert (await http.get("/admin/v3/transactions/coordinatorStats")).status_code == 503
     assert (await http.get("/admin/v3/transactions/transactionMetadata/0/1")).status_code == 503
     assert (await http.get("/admin/v3/packages/function/public/default")).status_code == 503
+
+
+async def test_a_topic_that_cannot_be_loaded_goes_by_force(platform: Platform) -> None:
+    """Its policy wants more bookies than there are."""
+    http = platform.http
+    await platform.publish("t", b"x")
+    wanted = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
+    await http.post("/admin/v2/namespaces/public/default/persistence", json=wanted)
+    await http.put(f"{BASE}/t/unload")
+    refused = await http.get(f"{BASE}/t/stats")
+    assert refused.status_code == 503
+    assert "bookies are needed" in refused.json()["reason"]
+    assert (await http.delete(f"{BASE}/t")).status_code == 503
+    assert (await http.delete(f"{BASE}/t?force=true")).status_code == 204
+    assert (await http.get(BASE)).json() == []

@@ -107,7 +107,7 @@ async def _empty(admin: Admin, namespace: NamespaceName, *, force: bool) -> None
         await admin.resources.delete_partitioned(base)
     for name in names:
         try:
-            await admin.broker.topics.delete(name, force=True)
+            await admin.delete_topic(name, force=True)
         except TopicNotFound:
             continue  # A partition that nobody has ever used.
     for name in {name.base: None for name in names}:

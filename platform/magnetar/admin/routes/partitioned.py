@@ -154,7 +154,7 @@ async def _delete_all(call: Call, names: list[TopicName], *, force: bool) -> Non
     for name in names:
         try:
             if await topics.exists(name):
-                await topics.delete(name, force=force)
+                await call.admin.delete_topic(name, force=force)
         except TopicNotFound:
             continue
 

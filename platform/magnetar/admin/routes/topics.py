@@ -106,8 +106,7 @@ async def delete(call: Call) -> None:
     """Delete a topic; with `force`, under the hands of its clients."""
     if await partitions_of(call) is not None:
         raise Refused(412, f"{call.topic} is partitioned: DELETE {call.topic.local_name}/partitions instead")
-    await call.admin.topic(call.topic)  # Not found, or elsewhere.
-    await call.admin.broker.topics.delete(call.topic, force=call.flag("force"))
+    await call.admin.delete_topic(call.topic, force=call.flag("force"))
     if call.topic.partition < 0:
         await forget(call, call.topic)
 
