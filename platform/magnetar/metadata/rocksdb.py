@@ -141,16 +141,19 @@ class RocksDBStore:
         return store
 
     async def get(self, path: str) -> Versioned | None:
+        found = self._tree().get(path)
         await self._settled(path)
-        return self._tree().get(path)
+        return found
 
     async def exists(self, path: str) -> bool:
+        found = self._tree().exists(path)
         await self._settled(path)
-        return self._tree().exists(path)
+        return found
 
     async def children(self, path: str) -> list[str]:
+        found = self._tree().children(path)
         await self._settled(path)
-        return self._tree().children(path)
+        return found
 
     async def put(
         self, path: str, value: bytes, *, expected_version: int | None = None, ephemeral: bool = False
@@ -255,7 +258,7 @@ class RocksDBStore:
             self._sync()
 
     async def _settled(self, path: str) -> None:
-        """Wait until what is known of `path` is durable."""
+        """Wait until what has just been read of `path` is durable. Later changes are not waited for."""
         future = self._in_doubt.get(path)
         if future is not None:
             await asyncio.shield(future)
