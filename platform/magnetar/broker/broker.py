@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = get_logger("magnetar.broker")
 
+_BACKLOG = 1024
 _PRODUCER_NAMES_PATH = "/counters/producer-name"
 
 
@@ -106,7 +107,9 @@ class Broker:
         number = await IdAllocator(self.context.metadata, _PRODUCER_NAMES_PATH, block_size=1).allocate()
         self._producer_names = f"{self.settings.cluster}-{number}"
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, start_serving=False)
+        self._server = await loop.create_server(
+            lambda: Connection(self), host, port, start_serving=False, backlog=_BACKLOG
+        )
         port = self._server.sockets[0].getsockname()[1]
         self.service_url = f"pulsar://{self.settings.advertised_host or host}:{port}"
         self.ownership = self._new_ownership()

@@ -79,6 +79,14 @@ async def test_a_short_pattern_is_evaluated_here(connect: Connect) -> None:
         topics_pattern="public/default/f.*",
     )
     assert (list(answer.topics), answer.filtered) == ([PREFIX + "foo"], True)
+    for pattern in ("public/default/" + "f" * 50, "(f+)+"):
+        answer = await client.ask(
+            "getTopicsOfNamespace",
+            "getTopicsOfNamespaceResponse",
+            namespace="public/default",
+            topics_pattern=pattern,
+        )
+        assert (len(answer.topics), answer.filtered) == (2, False)
 
 
 async def test_topics_of_an_unknown_namespace(connect: Connect) -> None:

@@ -10,7 +10,7 @@ from magnetar.broker.producer import Producer
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
 from magnetar.protocol.pulsar_pb2 import CommandCloseProducer, CommandProducer, CommandSend
-from magnetar.security.authorizer import CLUSTER, Action
+from magnetar.security.authorizer import Action
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
@@ -109,20 +109,20 @@ def send(connection: Connection, command: CommandSend, payload: memoryview | Non
         connection.close(f"SEND by producer {command.producer_id}, which does not exist")
 
 
-async def close(connection: Connection, command: CommandCloseProducer) -> None:
+def close(connection: Connection, command: CommandCloseProducer, _: memoryview | None) -> None:
     """Let a producer go once its messages are answered. Answered with success whoever it was."""
     producer = connection.producers.get(command.producer_id)
     if isinstance(producer, Producer):
-        await producer.until_answered()
-        if connection.producers.get(command.producer_id) is producer:
-            connection.forget_producer(producer)
-        producer.topic.remove_producer(producer)
-    elif producer is not None:
+        closing = _close_when_answered(connection, producer, command.request_id)
+        connection.context.tasks.start(closing, f"close producer {producer.name} of {producer.topic.name}")
+        return
+    if producer is not None:
         producer.cancelled = True
     connection.send(commands.success(command.request_id))
 
 
-def topic_of(connection: Connection, producer_id: int) -> str:
-    """The resource a producer id speaks of."""
-    producer = connection.producers.get(producer_id)
-    return str(producer.topic.name) if isinstance(producer, Producer) else CLUSTER
+async def _close_when_answered(connection: Connection, producer: Producer, request_id: int) -> None:
+    await producer.until_answered()
+    connection.forget_producer(producer)
+    producer.topic.remove_producer(producer)
+    connection.send(commands.success(request_id))

@@ -44,10 +44,6 @@ def _topic_of_consumer(connection: Connection, body: Body) -> str:
     return str(consumers.find(connection, body.consumer_id).topic_name)
 
 
-def _topic_of_producer(connection: Connection, body: Body) -> str:
-    return producers.topic_of(connection, body.producer_id)
-
-
 def _cluster(_: Connection, __: Body) -> str:
     return CLUSTER
 
@@ -79,6 +75,7 @@ ROUTES: Final[dict[int, Route]] = {
     _C.CONNECT: Route("connect", hot=handshake.connect),
     _C.AUTH_RESPONSE: Route("authResponse", hot=handshake.auth_response),
     _C.WATCH_TOPIC_LIST_CLOSE: Route("watchTopicListClose", hot=topic_lists.close_watcher),
+    _C.CLOSE_PRODUCER: Route("close_producer", hot=producers.close),
     _C.CLOSE_CONSUMER: Route("close_consumer", hot=consumers.close),
     # Lookup.
     _C.LOOKUP: Route("lookupTopic", handler=lookups.lookup, refusal=lookups.lookup_refused),
@@ -93,9 +90,6 @@ ROUTES: Final[dict[int, Route]] = {
     _C.WATCH_TOPIC_LIST: Route("watchTopicList", handler=topic_lists.watch, resource=_namespace),
     # Producers.
     _C.PRODUCER: Route("producer", handler=producers.create, action=Action.PRODUCE),
-    _C.CLOSE_PRODUCER: Route(
-        "close_producer", handler=producers.close, action=Action.PRODUCE, resource=_topic_of_producer
-    ),
     # Consumers.
     _C.SUBSCRIBE: Route("subscribe", handler=consumers.subscribe, action=Action.CONSUME),
     _C.UNSUBSCRIBE: Route(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.errors import NotAllowed
 from magnetar.broker.topic_lists import Mode, TopicPattern
+from magnetar.environment.logs import get_logger
 from magnetar.naming import NamespaceName
 from magnetar.protocol import commands
 from magnetar.protocol.pulsar_pb2 import (
@@ -16,6 +18,8 @@ from magnetar.protocol.topic_lists import topics_hash
 
 if TYPE_CHECKING:
     from magnetar.broker.connection import Connection
+
+log = get_logger("magnetar.broker")
 
 _MODES: Final[dict[int, Mode]] = {
     CommandGetTopicsOfNamespace.PERSISTENT: "PERSISTENT",
@@ -30,8 +34,11 @@ async def topics_of_namespace(connection: Connection, command: CommandGetTopicsO
     topics = await connection.broker.topic_lists.topics(namespace, _MODES[command.mode])
     filtered = False
     if command.topics_pattern and len(command.topics_pattern) <= connection.settings.pattern_length_max:
-        topics = TopicPattern(command.topics_pattern).matching(topics)
-        filtered = True
+        try:
+            topics = TopicPattern(command.topics_pattern).matching(topics)
+            filtered = True
+        except NotAllowed as error:
+            log.info("topic_pattern.left_to_the_client", pattern=command.topics_pattern, reason=str(error))
     digest = topics_hash(topics)
     changed = digest != command.topics_hash
     connection.send(
