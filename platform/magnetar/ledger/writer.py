@@ -49,6 +49,9 @@ class LedgerWriter:
         self.ledger_id = metadata.ledger_id
         self._metadata = metadata
         self._surroundings = surroundings
+        self._max_entry_bytes = surroundings.settings.max_entry_bytes
+        self._unacknowledged_bytes = surroundings.settings.unacknowledged_bytes
+        self._master_key = surroundings.master_key
         self._pipeline: WritePipeline[AppendDone] = WritePipeline(metadata.last_fragment)
         self._members = [
             _Member(slot, bookie, surroundings) for slot, bookie in enumerate(self._pipeline.ensemble)
@@ -112,8 +115,8 @@ class LedgerWriter:
         if pipeline.stopped:
             raise self._error or LedgerClosed(self.ledger_id)
         size = sum(map(len, parts))
-        if size > self._surroundings.settings.max_entry_bytes:
-            raise EntryTooLarge(size, self._surroundings.settings.max_entry_bytes)
+        if size > self._max_entry_bytes:
+            raise EntryTooLarge(size, self._max_entry_bytes)
         add = pipeline.push(size, done)
         entry_id = add.entry_id
         header = encode_entry_header(self.ledger_id, entry_id, pipeline.last_confirmed, add.length, parts)
@@ -124,13 +127,13 @@ class LedgerWriter:
 
     def _send(self, add: PendingAdd[AppendDone], member: _Member) -> None:
         done = partial(self._answered, add, member)
-        late = member.outstanding_bytes > self._surroundings.settings.unacknowledged_bytes
+        late = member.outstanding_bytes > self._unacknowledged_bytes
         member.outstanding_bytes += add.size
         if late:
             asyncio.get_running_loop().call_soon(done, BookieStatus.TOO_MANY_REQUESTS)
             return
         member.connection.add_entry(
-            self.ledger_id, add.entry_id, add.parts, AddFlags.NONE, self._surroundings.master_key, done
+            self.ledger_id, add.entry_id, add.parts, AddFlags.NONE, self._master_key, done
         )
 
     def _answered(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
