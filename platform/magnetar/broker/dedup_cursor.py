@@ -7,7 +7,7 @@ be replayed: at load the saved marks are taken, and every entry after them is re
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.deduplication import Deduplication
@@ -146,13 +146,12 @@ class DeduplicationCursor:
         self._saving = True
         self._unsaved_entries = 0
         self._saved_at = self._context.clock.monotonic()
-        self._context.tasks.start(
-            self._save_then_move(cursor, position), f"save the deduplication marks of {self._ledger.name}"
-        )
-        cursor.acknowledge_cumulative(cursor.mark_delete, properties=self.marks.snapshot())
+        saving = self._save_then_move(cursor, self.marks.snapshot(), position)
+        self._context.tasks.start(saving, f"save the deduplication marks of {self._ledger.name}")
 
-    async def _save_then_move(self, cursor: Cursor, position: Position) -> None:
+    async def _save_then_move(self, cursor: Cursor, marks: Mapping[str, int], position: Position) -> None:
         try:
+            cursor.acknowledge_cumulative(cursor.mark_delete, properties=marks)
             await cursor.flush()
             cursor.acknowledge_cumulative(position)
         except ManagedLedgerError as error:
@@ -163,7 +162,5 @@ class DeduplicationCursor:
     async def close(self) -> None:
         """Save once more, so that the next load has nothing to replay."""
         cursor, position = self._cursor, self._ledger.last_confirmed
-        if cursor is None or not self.enabled or not self._unsaved_entries or position.entry_id < 0:
-            return
-        cursor.acknowledge_cumulative(cursor.mark_delete, properties=self.marks.snapshot())
-        await self._save_then_move(cursor, position)
+        if cursor is not None and self.enabled and self._unsaved_entries and position.entry_id >= 0:
+            await self._save_then_move(cursor, self.marks.snapshot(), position)

@@ -79,14 +79,19 @@ class TopicRegistry:
     async def _load_once(self, name: TopicName) -> Topic:
         loading = self._loading.get(name)
         if loading is None:
-            loading = self._context.tasks.start(self._load(name), f"load {name}")
+            loading = asyncio.get_running_loop().create_task(self._load(name), name=f"load {name}")
             self._loading[name] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(name, None))
+            loading.add_done_callback(lambda task: self._loaded(name, task))
         limit = self._context.settings.topic_load_timeout_s
         done, _ = await asyncio.wait((loading,), timeout=limit)
         if not done:  # It goes on; whoever asks again finds it further, or done.
             raise ServiceNotReady(f"topic {name} could not be loaded within {limit:g} s: retry")
         return loading.result()
+
+    def _loaded(self, name: TopicName, loading: asyncio.Task[Topic]) -> None:
+        del self._loading[name]
+        if not loading.cancelled():
+            loading.exception()  # Told to those that wait; all of them may have given up.
 
     async def _load(self, name: TopicName) -> Topic:
         began = self._context.clock.monotonic()
