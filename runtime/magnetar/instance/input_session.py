@@ -193,7 +193,7 @@ class InputSession:
 
     def ran(self, run: Run, result: Result) -> None:
         """User code is through with a run."""
-        if self.closed or ResultFlag.STALE in result.flags:
+        if self.closed or result.flags & ResultFlag.STALE:
             return
         owner, now_ms = self._owner, self._owner.clock.time_ms()
         batch = self._batches[run.position][0]

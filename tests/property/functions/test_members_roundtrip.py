@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from magnetar.functions.errors import EntryMalformed
 from magnetar.functions.process.current_message import Decoded
-from magnetar.functions.process.members import forwarded_fields, join_members, split_batch
+from magnetar.functions.process.members import forwarded_fields, join_members, raw_metadata, split_batch
 from magnetar.functions.process.wire import (
     Entry,
     EntryFlag,
@@ -53,7 +53,8 @@ def test_what_the_platform_writes_is_read(batch: list[tuple[SingleMessageMetadat
         data += len(fields).to_bytes(4, "big") + fields + payload
     payloads, raw = split_batch(data, len(batch))
     assert payloads == [payload for _, payload in batch]
-    for fields, (metadata, _) in zip(raw, batch, strict=True):
+    for found, (metadata, _) in zip(raw, batch, strict=True):
+        fields = raw_metadata(found, data)
         decoded = Decoded(fields)
         assert decoded.properties == {pair.key: pair.value for pair in metadata.properties}
         assert (decoded.key or "") == metadata.partition_key
@@ -100,7 +101,7 @@ def test_entries_and_results_survive_the_socketpair(
     received = read_entry(entry_frame(entry)[5:] + payload)
     assert list(received.ordinals) == ordinals
     assert (received.serial, received.first_index, received.payload) == (7, 2**33, payload)
-    assert EntryFlag.ISOLATE in received.flags
+    assert received.flags & EntryFlag.ISOLATE
     result = Result(
         7,
         9,

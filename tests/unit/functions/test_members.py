@@ -15,6 +15,7 @@ from magnetar.functions.process.members import (
     join_members,
     key_of,
     property_field,
+    raw_metadata,
     sequence_fields,
     source_fields,
     split_batch,
@@ -42,6 +43,8 @@ def test_a_batch_is_split_into_what_was_put_in() -> None:
     data = batch((plain, b"one"), (keyed, b"x" * 20_000), (SingleMessageMetadata(), b""))
     payloads, metadata = split_batch(data, 3)
     assert payloads == [b"one", b"x" * 20_000, b""]
+    assert isinstance(metadata[1], bytes)
+    assert Decoded(raw_metadata(metadata[0], data)).sequence_id == 7
     assert Decoded(metadata[1]).key == "k" * 200
     assert Decoded(metadata[1]).properties == {"a": "b" * 300}
     assert key_of(metadata[1]) == b"k" * 200
@@ -66,8 +69,8 @@ def test_results_name_the_message_they_came_from() -> None:
             expected = MessageIdData(ledgerId=123, entryId=45, partition=3)
             if count > 1:
                 expected.batch_index = ordinal
-            assert data == expected.SerializeToString()
-            assert MessageId.deserialize(data).serialize() == data
+            assert MessageIdData.FromString(data) == expected
+            assert MessageId.deserialize(data).serialize() == expected.SerializeToString()
 
 
 def test_sequence_ids_are_indices_with_room_for_an_ordinal() -> None:
@@ -101,9 +104,15 @@ def test_key_properties_and_event_time_are_forwarded_but_not_where_an_earlier_fu
     assert not forwarded.HasField("sequence_id")
 
 
-def test_nothing_to_forward_costs_nothing() -> None:
+def test_where_there_is_nothing_to_forward_nothing_is_looked_at() -> None:
     plain = SingleMessageMetadata(payload_size=300, sequence_id=4).SerializeToString()
     assert forwarded_fields(plain) == (b"", b"")
+    for size in (0, 3, 127, 128, 16_383, 16_384, 100_000):
+        data = batch((SingleMessageMetadata(sequence_id=5), b"x" * size), (SingleMessageMetadata(), b"y"))
+        payloads, metadata = split_batch(data, 2)
+        assert payloads == [b"x" * size, b"y"]
+        assert all(isinstance(place, int) for place in metadata)
+        assert Decoded(raw_metadata(metadata[0], data)).sequence_id == 5
 
 
 def test_keys_choose_the_partition_official_clients_choose() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.client.messages import MessageBatch
 from magnetar.functions.process.current_message import Decoded
-from magnetar.functions.process.members import split_batch
+from magnetar.functions.process.members import raw_metadata, split_batch
 from magnetar.functions.process.wire import ToHost, beat_frame, json_frame
 from magnetar.instance.delivery import Position
 from magnetar.instance.entries import arrival_of, batch_payload
@@ -123,8 +123,9 @@ def test_a_plain_message_becomes_a_batch_of_one() -> None:
     about = MessageMetadata(producer_name="p", sequence_id=9, publish_time=1, partition_key="k", event_time=7)
     about.properties.add(key="a", value="b")
     batch = MessageBatch("persistent://a/b/c", MessageId(1, 2), about, b"payload", index=41)
-    payloads, metadata = split_batch(batch_payload(batch), 1)
-    decoded = Decoded(metadata[0])
+    data = batch_payload(batch)
+    payloads, metadata = split_batch(data, 1)
+    decoded = Decoded(raw_metadata(metadata[0], data))
     assert payloads == [b"payload"]
     assert (decoded.key, decoded.properties, decoded.event_time, decoded.sequence_id) == (
         "k",

@@ -43,15 +43,28 @@ def output_encoder(codec: Mapping[str, Any]) -> Encode:
     schema = str(codec.get("schema") or "").strip()
     match schema.lower():
         case "" | "bytes" | "none" | "auto_publish":
-            serde: Encode = load_serde(codec.get("serde")).serialize
-            return serde
+            serde = load_serde(codec.get("serde"))
+            return serde.serialize if type(serde) in SERDES.values() else checked(serde.serialize)
         case "string":
             return _encode_string
         case "json":
             return _encode_json
         case _:
-            encode: Encode = _schema_object(schema, codec.get("type")).encode
-            return encode
+            return checked(_schema_object(schema, codec.get("type")).encode)
+
+
+def checked(encode: Encode) -> Encode:
+    """A foreign encoder, held to its word."""
+
+    def encode_checked(value: Any) -> bytes:
+        payload = encode(value)
+        if type(payload) is not bytes:
+            raise SerDeFailed(
+                f"the output's SerDe or schema made {type(payload).__name__} of the result, not bytes"
+            )
+        return payload
+
+    return encode_checked
 
 
 def load_serde(class_name: object) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binascii import a2b_base64
 
-from magnetar.functions.process.members import fields_of, read_varint, varint
+from magnetar.functions.process.members import Metadata, fields_of, raw_metadata, read_varint, varint
 from magnetar.functions.process.wire import Entry
 
 
@@ -70,11 +70,11 @@ class CurrentMessage:
         self.ordinal = -1
         self.topic = ""
         self.entry: Entry | None = None
-        self.metadata: list[bytes] = []
+        self.metadata: list[Metadata] = []
         self._decoded = Decoded(b"")
-        self._decoded_of: bytes | None = None
+        self._decoded_of: tuple[Entry, int] | None = None
 
-    def begin(self, entry: Entry, topic: str, metadata: list[bytes]) -> None:
+    def begin(self, entry: Entry, topic: str, metadata: list[Metadata]) -> None:
         """Turn to another entry; `metadata` is that of its members."""
         self.entry = entry
         self.topic = topic
@@ -92,11 +92,11 @@ class CurrentMessage:
 
     @property
     def fields(self) -> Decoded:
-        if not 0 <= self.ordinal < len(self.metadata):
+        if self.entry is None or not 0 <= self.ordinal < len(self.metadata):
             return Decoded(b"")
-        raw = self.metadata[self.ordinal]
-        if raw is not self._decoded_of:
-            self._decoded, self._decoded_of = Decoded(raw), raw
+        if self._decoded_of != (self.entry, self.ordinal):
+            raw = raw_metadata(self.metadata[self.ordinal], bytes(self.entry.payload))
+            self._decoded, self._decoded_of = Decoded(raw), (self.entry, self.ordinal)
         return self._decoded
 
 

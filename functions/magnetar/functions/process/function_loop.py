@@ -6,8 +6,8 @@ import json
 import time
 import traceback
 from bisect import bisect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from magnetar.functions.errors import EntryMalformed, SerDeFailed
 from magnetar.functions.process.channel import Channel
@@ -19,6 +19,7 @@ from magnetar.functions.process.loading import Process
 from magnetar.functions.process.log_capture import TopicHandler
 from magnetar.functions.process.members import (
     INPUT_TOPIC_PROPERTY,
+    Metadata,
     forwarded_fields,
     join_members,
     key_of,
@@ -142,19 +143,25 @@ class FunctionLoop:
             self._message,
             results.append,
         )
-        position, end = 0, len(ordinals)
+        chosen: Iterable[bytes] = payloads
+        if len(ordinals) < len(payloads):
+            chosen = [payloads[ordinal] for ordinal in ordinals]
+        inputs = zip(ordinals, chosen if decode is bytes else map(decode, chosen), strict=False)
         while True:
             try:
-                for position in range(position, end):  # noqa: B020  (goes on after what failed)
-                    ordinal = ordinals[position]
-                    message.ordinal = ordinal
-                    value = process(decode(payloads[ordinal]), context)
-                    append(value if value is None else checked(encode(value)))
+                for message.ordinal, value in inputs:
+                    result = process(value, context)
+                    if result is not None:
+                        result = encode(result)
+                        if len(result) > MESSAGE_BYTES_MAX:
+                            raise SerDeFailed(
+                                f"a result of {len(result)} bytes; a message has {MESSAGE_BYTES_MAX} at most"
+                            )
+                    append(result)
                 return
             except (Exception, SystemExit) as error:  # sys.exit() in a function is a failure of its message.
-                failures.append(describe(ordinals[position], error))
+                failures.append(describe(ordinals[len(results)], error))
                 append(None)
-                position += 1
                 if self._stops:
                     return
 
@@ -162,14 +169,19 @@ class FunctionLoop:
         self,
         entry: Entry,
         ordinals: Sequence[int],
-        metadata: list[bytes],
+        metadata: list[Metadata],
         results: list[bytes | None],
         failures: list[Failure],
     ) -> list[OutputGroup]:
         if not self._job.output:
             return []
-        chosen = [o for o, result in zip(ordinals, results, strict=False) if result is not None]
-        payloads = [result for result in results if result is not None]
+        if None in results:
+            chosen: Sequence[int] = [
+                o for o, result in zip(ordinals, results, strict=False) if result is not None
+            ]
+            payloads = [result for result in results if result is not None]
+        else:
+            chosen, payloads = ordinals, cast("list[bytes]", results)
         if not chosen:
             return []
         befores, afters = self._heads(entry, chosen, metadata)
@@ -191,28 +203,34 @@ class FunctionLoop:
         ]
 
     def _heads(
-        self, entry: Entry, chosen: list[int], metadata: list[bytes]
+        self, entry: Entry, chosen: Sequence[int], metadata: list[Metadata]
     ) -> tuple[list[bytes], list[bytes]]:
         """The metadata of each result: where it came from, what is forwarded, its sequence id."""
         topic = self._topic_fields[entry.topic]
-        sources = source_fields(topic, entry.ledger_id, entry.entry_id, entry.partition, entry.count)
-        befores = [sources[ordinal] for ordinal in chosen]
-        if self._job.sequenced:
-            sequences = sequence_fields(entry.first_index, entry.count)
-            afters = [sequences[ordinal] for ordinal in chosen]
-        else:
-            afters = [b""] * len(chosen)
+        befores = source_fields(topic, entry.ledger_id, entry.entry_id, entry.partition, entry.count)
+        afters = (
+            sequence_fields(entry.first_index, entry.count) if self._job.sequenced else [b""] * entry.count
+        )
+        if len(chosen) < entry.count:
+            befores = [befores[ordinal] for ordinal in chosen]
+            afters = [afters[ordinal] for ordinal in chosen]
         if self._job.forward_properties:
             for position, ordinal in enumerate(chosen):
-                before, after = forwarded_fields(metadata[ordinal])
-                if before:
+                fields = metadata[ordinal]
+                if isinstance(fields, bytes):
+                    before, after = forwarded_fields(fields)
                     befores[position] += before
-                if after:
-                    afters[position] = after + afters[position]
+                    if after:
+                        afters[position] = after + afters[position]
         return befores, afters
 
     def _slots(
-        self, entry: Entry, chosen: list[int], metadata: list[bytes], payloads: list[bytes], failed: list[int]
+        self,
+        entry: Entry,
+        chosen: Sequence[int],
+        metadata: list[Metadata],
+        payloads: list[bytes],
+        failed: list[int],
     ) -> list[tuple[int, int, list[int]]]:
         """Results apart by partition, by size, and where order counts by the failures between them.
 
@@ -236,17 +254,6 @@ class FunctionLoop:
             sizes[slot] = sizes.get(slot, 0) + size
         slots += [(*slot, positions) for slot, positions in unfinished.items()]
         return sorted(slots, key=lambda slot: (slot[0], slot[2][0]))
-
-
-def checked(payload: Any) -> bytes:
-    """A result fit to be sent."""
-    if not isinstance(payload, bytes):
-        raise SerDeFailed(
-            f"the output's SerDe or schema made {type(payload).__name__} of the result, not bytes"
-        )
-    if len(payload) > MESSAGE_BYTES_MAX:
-        raise SerDeFailed(f"a result of {len(payload)} bytes; a message has {MESSAGE_BYTES_MAX} at most")
-    return payload
 
 
 def describe(ordinal: int, error: BaseException, *, rejected: bool = False) -> Failure:

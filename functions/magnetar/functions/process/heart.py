@@ -10,34 +10,31 @@ from magnetar.functions.process.wire import beat_frame
 
 
 class Heart:
-    """A thread that sleeps until an entry is begun, and then beats until it is finished.
+    """A thread that wakes now and then and, where an entry is being worked on, tells how much of it is done.
 
-    Progress costs the loop nothing: it is the length of the list its results go to.
+    It costs the loop next to nothing: progress is the length of the list its results go to.
     """
 
     def __init__(self, channel: Channel, every_s: float) -> None:
         self._channel = channel
         self._every_s = every_s
-        self._busy = threading.Event()
-        self._serial = -1
-        self._results: Sized = ()
+        self._work: tuple[int, Sized] | None = None
         threading.Thread(target=self._beat, name="heart", daemon=True).start()
 
     def begin(self, serial: int, results: Sized) -> None:
-        self._serial = serial
-        self._results = results
-        self._busy.set()
+        self._work = (serial, results)
 
     def end(self) -> None:
-        self._busy.clear()
+        self._work = None
 
     def _beat(self) -> None:
         pause = threading.Event()
         while True:
-            self._busy.wait()
             pause.wait(self._every_s)
-            if self._busy.is_set():
+            work = self._work
+            if work is not None:
+                serial, results = work
                 try:
-                    self._channel.send(beat_frame(self._serial, len(self._results)))
+                    self._channel.send(beat_frame(serial, len(results)))
                 except HostGone:
                     return  # The main thread will find out and end the process.

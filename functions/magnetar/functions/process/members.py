@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from magnetar.functions.errors import EntryMalformed
 
@@ -60,31 +61,40 @@ _VARINTS = [varint(value) for value in range(16384)]
 _SIZE_FIELDS = [bytes((_PAYLOAD_SIZE,)) + encoded for encoded in _VARINTS]
 
 
-def split_batch(data: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
-    """The payloads and the raw metadata of a batch's members.
+Metadata = bytes | int
+"""A member's raw metadata; or, where there is nothing in it but sizes and a sequence id, only where it begins."""
+
+
+def split_batch(data: bytes, count: int) -> tuple[list[bytes], list[Metadata]]:
+    """The payloads and the metadata of a batch's members.
 
     Raises:
         EntryMalformed: there are fewer than `count`, or a size points past the end.
     """
     payloads: list[bytes] = []
-    metadata: list[bytes] = []
+    metadata: list[Metadata] = []
     unpack_size = _SIZE.unpack_from
     position = 0
     try:
         for _ in range(count):
             start = position + 4
             end = start + unpack_size(data, position)[0]
-            fields = data[start:end]
-            # Nearly every member begins with its payload size, in one or two bytes.
-            if fields[0] == _PAYLOAD_SIZE:
-                size = fields[1]
+            # Nearly every member begins with its payload size, in one or two bytes, and ends with a sequence id.
+            if data[start] == _PAYLOAD_SIZE:
+                size = data[start + 1]
+                after = start + 2
                 if size >= 0x80:
-                    size = size & 0x7F | fields[2] << 7 if fields[2] < 0x80 else read_varint(fields, 1)[0]
+                    size += (data[after] << 7) - 0x80
+                    after += 1
+                    if data[after - 1] >= 0x80:
+                        size, after = read_varint(data, start + 1)
+                plain = after == end or data[after] == _SEQUENCE_ID
             else:
-                size = _payload_size(fields)
+                plain = False
+                size = _payload_size(data[start:end])
             position = end + size
+            metadata.append(start if plain else data[start:end])
             payloads.append(data[end:position])
-            metadata.append(fields)
     except (struct.error, IndexError):
         raise EntryMalformed(
             f"a batch of {len(data)} bytes ends inside member {len(payloads)} of {count}"
@@ -94,6 +104,13 @@ def split_batch(data: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
             f"the last of {count} members points {position - len(data)} bytes past the batch"
         )
     return payloads, metadata
+
+
+def raw_metadata(metadata: Metadata, data: bytes) -> bytes:
+    """A member's metadata as bytes, also where only its place in the batch `data` was kept."""
+    if isinstance(metadata, bytes):
+        return metadata
+    return data[metadata : metadata + _SIZE.unpack_from(data, metadata - 4)[0]]
 
 
 def fields_of(metadata: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -125,14 +142,15 @@ def _payload_size(metadata: bytes) -> int:
     position = 0
     while True:  # Properties and key come first, each shorter than 128 bytes nearly always.
         tag = metadata[position]
-        if tag in (_PROPERTY, _KEY):
+        if tag in (0x0A, 0x12):
             size = metadata[position + 1]
             position += 2 + size
             if size >= 0x80:
                 size, after = read_varint(metadata, position - 1 - size)
                 position = after + size
-        elif tag == _PAYLOAD_SIZE:
-            return read_varint(metadata, position + 1)[0]
+        elif tag == 0x18:
+            size = metadata[position + 1]
+            return size if size < 0x80 else read_varint(metadata, position + 1)[0]
         else:
             break
     for tag, _, _, _, value in fields_of(metadata):
@@ -149,24 +167,23 @@ def forwarded_fields(metadata: bytes) -> tuple[bytes, bytes]:
     position = kept_from = 0
     kept = b""
     try:
-        while (tag := metadata[position]) in (_PROPERTY, _KEY):
+        while (tag := metadata[position]) in (0x0A, 0x12):  # property, key
             size = metadata[position + 1]
             if size >= 0x80:
                 return _forwarded_slowly(metadata)
-            if tag == _PROPERTY and metadata.startswith(_OWN_PROPERTIES, position + 4):
+            if tag == 0x0A and metadata.startswith(_OWN_PROPERTIES, position + 4):
                 kept += metadata[kept_from:position]
                 kept_from = position + 2 + size
             position += 2 + size
-        if tag != _PAYLOAD_SIZE:
-            return _forwarded_slowly(metadata)
-        kept += metadata[kept_from:position]
-        position += 2
-        while metadata[position - 1] >= 0x80:
-            position += 1
-        if position == len(metadata) or metadata[position] == _SEQUENCE_ID:
-            return kept, b""
+        if tag == _PAYLOAD_SIZE:
+            kept += metadata[kept_from:position]
+            position += 2
+            while metadata[position - 1] >= 0x80:
+                position += 1
+            if position == len(metadata) or metadata[position] == _SEQUENCE_ID:
+                return kept, b""
     except IndexError:
-        pass  # Not in the usual order.
+        return _forwarded_slowly(metadata)
     return _forwarded_slowly(metadata)
 
 
@@ -179,13 +196,12 @@ def _forwarded_slowly(metadata: bytes) -> tuple[bytes, bytes]:
     return b"".join(parts[0]), b"".join(parts[1])
 
 
-def key_of(metadata: bytes) -> bytes | None:
+def key_of(metadata: Metadata) -> bytes | None:
     """A member's key as it travels; None if it has none."""
-    if metadata[0] == _PAYLOAD_SIZE:
-        return None
-    for tag, _, start, end, _ in fields_of(metadata):
-        if tag == _KEY:
-            return metadata[start:end]
+    if isinstance(metadata, bytes):
+        for tag, _, start, end, _ in fields_of(metadata):
+            if tag == _KEY:
+                return metadata[start:end]
     return None
 
 
@@ -202,30 +218,30 @@ def source_fields(
     """For each message of an entry, the properties that name it as the input of a result.
 
     The id is MessageIdData in standard base64: Apache's Python writes the url-safe kind, which its own worker
-    cannot always read.
+    cannot always read. Its batch index comes first, in three bytes together with what follows it, so that all but
+    four letters are the same for the whole entry.
     """
-    prefix = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
+    place = b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id)
     if partition >= 0:
-        prefix += b"\x18" + varint(partition)
+        place += b"\x18" + varint(partition)
     if count == 1:
-        encoded = b2a_base64(prefix, newline=False)
-        return [topic_field + property_field(INPUT_MESSAGE_ID_PROPERTY, encoded)]
-    prefix += b"\x20"
+        return [topic_field + property_field(INPUT_MESSAGE_ID_PROPERTY, b2a_base64(place, newline=False))]
     fields: list[bytes] = []
-    for low, high in (
-        (0, 0x80),
-        (0x80, 0x4000),
-        (0x4000, 1 << 21),
-    ):  # Ids of one width share all but their value.
-        if count <= low:
-            break
-        example = b2a_base64(prefix + varint(low), newline=False)
-        head = topic_field + property_field(INPUT_MESSAGE_ID_PROPERTY, example)[: -len(example)]
-        ordinals = (
-            _VARINTS[low : min(count, high)] if high <= 0x4000 else map(varint, range(low, min(count, high)))
-        )
-        fields += [head + b2a_base64(prefix + ordinal, newline=False) for ordinal in ordinals]
+    for low, high, rest in ((0, 0x80, place[1:]), (0x80, 0x4000, place)):
+        letters = b2a_base64(rest, newline=False)
+        head = topic_field + property_field(INPUT_MESSAGE_ID_PROPERTY, b"????" + letters)[: -4 - len(letters)]
+        fields += [head + ordinal + letters for ordinal in _ordinal_letters()[low : min(count, high)]]
+    for ordinal in range(0x4000, count):
+        encoded = b2a_base64(b"\x20" + varint(ordinal) + place, newline=False)
+        fields.append(topic_field + property_field(INPUT_MESSAGE_ID_PROPERTY, encoded))
     return fields
+
+
+@cache
+def _ordinal_letters() -> list[bytes]:
+    """The first three bytes of an id as base64: batch index, and below 128 the tag that comes after it."""
+    short = [b2a_base64(bytes((0x20, ordinal, 0x08)), newline=False) for ordinal in range(0x80)]
+    return short + [b2a_base64(b"\x20" + _VARINTS[ordinal], newline=False) for ordinal in range(0x80, 0x4000)]
 
 
 SEQUENCE_SHIFT = 8

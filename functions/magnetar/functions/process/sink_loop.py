@@ -15,7 +15,7 @@ from magnetar.functions.process.function_loop import describe
 from magnetar.functions.process.heart import Heart
 from magnetar.functions.process.job import Job
 from magnetar.functions.process.log_capture import TopicHandler
-from magnetar.functions.process.members import split_batch
+from magnetar.functions.process.members import raw_metadata, split_batch
 from magnetar.functions.process.metrics import UserMetrics
 from magnetar.functions.process.user_context import SinkContext
 from magnetar.functions.process.wire import (
@@ -77,15 +77,17 @@ class SinkLoop:
         ordinals: Sequence[int] = entry.ordinals or range(entry.count)
         began = time.perf_counter_ns()
         try:
-            payloads, metadata = split_batch(bytes(entry.payload), entry.count)
+            data = bytes(entry.payload)
+            payloads, metadata = split_batch(data, entry.count)
             records = [
-                self._record(entry, ordinal, payloads[ordinal], metadata[ordinal]) for ordinal in ordinals
+                self._record(entry, ordinal, payloads[ordinal], raw_metadata(metadata[ordinal], data))
+                for ordinal in ordinals
             ]
         except (EntryMalformed, IndexError) as error:
             failures = [Failure(ordinal, str(error), rejected=True) for ordinal in ordinals]
             return Result(entry.serial, entry.generation, ResultFlag.NONE, entry.count, 0, [], failures)
         self._heart.begin(entry.serial, [])
-        if EntryFlag.ISOLATE in entry.flags and len(records) > 1:
+        if entry.flags & EntryFlag.ISOLATE and len(records) > 1:
             failures = [
                 f for o, record in zip(ordinals, records, strict=True) for f in self._write([o], [record])
             ]

@@ -94,7 +94,8 @@ class Entry:
     """The partition for results without a key; -1 leaves it to the producer."""
     ordinals: Sequence[int]
     """Which of its messages to run; empty: all."""
-    flags: EntryFlag
+    flags: int
+    """Of EntryFlag."""
     payload: bytes | memoryview
 
 
@@ -128,7 +129,8 @@ class Result:
 
     serial: int
     generation: int
-    flags: ResultFlag
+    flags: int
+    """Of ResultFlag."""
     ran_through: int
     """Messages below this ordinal were run or were not asked for; an ordered input stops at its first failure."""
     elapsed_ns: int
@@ -203,8 +205,9 @@ def read_entry(body: bytes) -> Entry:
         _ENTRY.unpack_from(body)
     )
     start = _ENTRY.size
-    ordinals = array("I")
-    ordinals.frombytes(body[start : start + size])
+    ordinals: Sequence[int] = ()
+    if size:
+        ordinals = array("I", body[start : start + size])
     return Entry(
         serial,
         topic,
@@ -216,7 +219,7 @@ def read_entry(body: bytes) -> Entry:
         count,
         route,
         ordinals,
-        EntryFlag(flags),
+        flags,
         body[start + size :],
     )
 
@@ -274,7 +277,7 @@ def read_result(body: memoryview) -> Result:
         failures = [
             Failure(*fields) for fields in json.loads(bytes(body[position : position + failure_bytes]))
         ]
-    return Result(serial, generation, ResultFlag(flags), ran_through, elapsed, groups, failures)
+    return Result(serial, generation, flags, ran_through, elapsed, groups, failures)
 
 
 def records_frame(number: int, groups: Sequence[RecordGroup]) -> bytes:
