@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -23,7 +23,7 @@ class Answer:
     """A status, headers and a body, whole or in parts."""
 
     status: int = 200
-    body: bytes | AsyncIterator[bytes] = b""
+    body: bytes | AsyncGenerator[bytes] = b""
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ def as_answer(result: Result) -> Answer:
     return Answer(200, encode(result))
 
 
-async def _list_pieces(items: Sequence[Any]) -> AsyncIterator[bytes]:
+async def _list_pieces(items: Sequence[Any]) -> AsyncGenerator[bytes]:
     """A long list, so many items at a time: others have a turn after each piece."""
     for start in range(0, len(items), LIST_PIECE):
         yield (b"," if start else b"[") + encode(items[start : start + LIST_PIECE])[1:-1]

@@ -6,7 +6,8 @@ An ASGI application. Whatever a route raises becomes a JSON `reason`; nothing is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.admin import answers
@@ -46,7 +47,7 @@ class Api:
         try:
             match = self.find(scope)
         except Refused as refused:
-            await self.write(scope, send, answers.reason(refused.status, str(refused)))
+            await self.write(scope, receive, send, answers.reason(refused.status, str(refused)))
             return
         await self.answer(scope, receive, send, match)
 
@@ -71,7 +72,7 @@ class Api:
                 return
             else:
                 told = await self._within_time(self._handle(scope, match, body), match)
-        await self.write(scope, send, told)
+        await self.write(scope, receive, send, told)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """
@@ -157,7 +158,7 @@ class Api:
         location = f"{elsewhere.web_url}{path}?{'&'.join((*kept, 'authoritative=true'))}"
         return answers.reason(307, str(elsewhere), location=location)
 
-    async def write(self, scope: Scope, send: Send, answer: Answer) -> None:
+    async def write(self, scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
         """Send an answer, part by part where it comes in parts."""
         head = scope["method"] == "HEAD"
         headers = [(name.encode("latin-1"), header_value(value)) for name, value in answer.headers.items()]
@@ -173,24 +174,36 @@ class Api:
         headers.append((b"content-type", answer.content_type.encode()))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if not head:
-            await self._write_parts(scope, send, body)
+            await self._write_parts(scope, receive, send, body)
         await send({"type": "http.response.body", "body": b""})
 
     @staticmethod
-    async def _write_parts(scope: Scope, send: Send, parts: AsyncIterator[bytes]) -> None:
+    async def _write_parts(scope: Scope, receive: Receive, send: Send, parts: AsyncGenerator[bytes]) -> None:
+        """Send part after part for as long as there is somebody to read them."""
+        gone = asyncio.get_running_loop().create_task(_until_gone(receive))
         try:
-            async for part in parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+            async with aclosing(parts):
+                async for part in parts:
+                    if gone.done():
+                        break
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
         except Exception:
             # The status is out already: what remains is to cut the answer short, so that it cannot be
             # taken for a whole one.
             log.exception("answer.cut_short", path=scope["path"])
             raise
+        finally:
+            gone.cancel()
 
     async def drain(self) -> None:
         """Wait until nothing is under way."""
         while self._under_way:
             await asyncio.wait(self._under_way)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue  # What is left of the request.
 
 
 def header_value(text: str) -> bytes:

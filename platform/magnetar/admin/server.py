@@ -23,11 +23,12 @@ log = get_logger("magnetar.admin")
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """A connection whose headers are bounded in size and in time."""
+    """A connection whose headers are bounded in size and in time, and whose answers must be read."""
 
     settings = AdminSettings()
     _header_bytes = 0
     _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         if len(self.connections) >= self.settings.connections_max:
@@ -38,6 +39,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_are_here()
+        self._answer_is_read()
         if self.transport is not None:
             super().connection_lost(exc)
 
@@ -80,6 +82,20 @@ class BoundedHttp(HttpToolsProtocol):
         self._header_timer = None
         if not self.transport.is_closing():
             self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.settings.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._answer_is_read()
+        super().resume_writing()
+
+    def _answer_is_read(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """Malformed HTTP, told as everything else is."""

@@ -18,6 +18,8 @@ class AdminSettings(BaseModel):
     """How long a client may take to send its headers."""
     body_timeout_s: float = Field(default=60.0, gt=0)
     """How long a client may take to send a body."""
+    write_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a client may leave an answer unread before the connection is cut."""
     request_timeout_s: float = Field(default=60.0, gt=0)
     """How long a client is made to wait for an answer. What it asked for goes on."""
     keep_alive_s: float = Field(default=30.0, gt=0)

@@ -54,7 +54,7 @@ class Site:
         try:
             match = self.api.find(scope)
         except Refused as refused:
-            await self.api.write(scope, send, answers.reason(refused.status, str(refused)))
+            await self.api.write(scope, receive, send, answers.reason(refused.status, str(refused)))
             return
         if match is None and self._is_mounted(scope["path"]):
             await self._pass_on(scope, receive, send)
@@ -68,11 +68,11 @@ class Site:
             scope.setdefault("state", {})["role"] = await self.admin.identify(headers)
             rest = await self._load_once()
         except SecurityError as error:
-            await self.api.write(scope, send, answers.reason(*refusal(error)))
+            await self.api.write(scope, receive, send, answers.reason(*refusal(error)))
         except Exception:
             log.exception("routers.not_loaded")
             failed = answers.reason(500, "What serves this path could not be loaded: see the log")
-            await self.api.write(scope, send, failed)
+            await self.api.write(scope, receive, send, failed)
         else:
             await rest(scope, receive, send)
 

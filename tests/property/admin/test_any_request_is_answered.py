@@ -80,8 +80,12 @@ def some_path(dice: random.Random, route: Route) -> str:
 async def ask(site: Site, method: str, path: str, query: str, body: bytes) -> tuple[int, bytes]:
     sent: list[dict[str, Any]] = []
 
+    said = [{"type": "http.request", "body": body, "more_body": False}]
+
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        if not said:
+            await asyncio.Event().wait()  # The client stays until it is answered.
+        return said.pop()
 
     async def send(message: Any) -> None:
         sent.append(message)

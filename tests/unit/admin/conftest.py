@@ -30,7 +30,13 @@ from magnetar.metadata.store import MetadataStore, open_store
 from magnetar.policies.resources import Resources
 from magnetar.security.authorizer import AllowAll
 
-SETTINGS = AdminSettings(body_bytes_max=64 * 1024, header_timeout_s=1.0, body_timeout_s=1.0)
+SETTINGS = AdminSettings(
+    body_bytes_max=64 * 1024,
+    header_timeout_s=1.0,
+    body_timeout_s=1.0,
+    write_timeout_s=1.0,
+    connections_max=100,
+)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 import httpx
 import pytest
@@ -80,7 +80,7 @@ async def test_bodies_are_bounded(http: httpx.AsyncClient) -> None:
     giant = b"x" * (SETTINGS.body_bytes_max + 1)
     assert (await http.put("/admin/v2/tenants/x", content=giant)).status_code == 413
 
-    async def dripping() -> AsyncIterator[bytes]:  # Without a length in front.
+    async def dripping() -> AsyncGenerator[bytes]:  # Without a length in front.
         for _ in range(SETTINGS.body_bytes_max // 1024 + 2):
             yield b"x" * 1024
 
@@ -200,7 +200,7 @@ async def test_a_route_that_breaks_is_an_answer_not_a_hang(platform: Platform) -
         raise ZeroDivisionError("oops")
 
     async def breaks_late(call: Call) -> Answer:
-        async def parts() -> AsyncIterator[bytes]:
+        async def parts() -> AsyncGenerator[bytes]:
             yield b"[1,"
             raise ZeroDivisionError("oops")
 
@@ -295,3 +295,56 @@ async def test_of_two_who_make_a_topic_one_is_told_that_it_exists(platform: Plat
         *(platform.http.put("/admin/v2/persistent/public/default/t") for _ in range(5))
     )
     assert sorted(answer.status_code for answer in answers) == [204, 409, 409, 409, 409]
+
+
+async def test_an_answer_that_nobody_reads_is_cut(platform: Platform) -> None:
+    ended = asyncio.Event()
+
+    async def endless(call: Call) -> Answer:
+        async def parts() -> AsyncGenerator[bytes]:
+            try:
+                while True:
+                    yield b"x" * 65536
+            finally:
+                ended.set()
+
+        return Answer(200, parts())
+
+    platform.site.api.table.add(Route("GET", "/endless", endless))
+    _, writer = await asyncio.open_connection("127.0.0.1", platform.port, limit=1024)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]  # It can be read from, too.
+    writer.write(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
+    async with asyncio.timeout(10):
+        await ended.wait()
+    writer.transport.abort()
+
+
+async def test_too_many_connections_are_closed_at_once(platform: Platform) -> None:
+    opened = [
+        await asyncio.open_connection("127.0.0.1", platform.port) for _ in range(SETTINGS.connections_max)
+    ]
+    try:
+        assert await raw(platform, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n") == b""
+    finally:
+        for _, writer in opened:
+            writer.close()
+    async with asyncio.timeout(5):
+        while (await platform.http.get("/admin/v2/brokers/ready")).status_code != 200:
+            pass
+
+
+async def test_too_many_requests_are_told_so(platform: Platform) -> None:
+    platform.site.admin.settings = SETTINGS.model_copy(update={"requests_max": 1})
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        begun.set()
+        await may_end.wait()
+
+    platform.site.api.table.add(Route("GET", "/slow", slow))
+    first = asyncio.get_running_loop().create_task(platform.http.get("/slow"))
+    async with asyncio.timeout(5):
+        await begun.wait()
+    assert (await platform.http.get("/admin/v2/brokers/ready")).status_code == 503
+    may_end.set()
+    assert (await first).status_code == 204

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.admin.answers import Answer, encode
@@ -26,7 +26,7 @@ async def topics(call: Call) -> Answer:
     return Answer(200, _topics(call.admin))
 
 
-async def _topics(admin: Admin) -> AsyncIterator[bytes]:
+async def _topics(admin: Admin) -> AsyncGenerator[bytes]:
     """One topic after another: the page of many topics is never held whole, nor is the loop."""
     grouped: dict[str, dict[str, dict[str, list[Topic]]]] = {}
     for topic in admin.broker.topics.loaded():
@@ -58,7 +58,7 @@ async def metrics(call: Call) -> Answer:
     return Answer(200, _metrics(call.admin))
 
 
-async def _metrics(admin: Admin) -> AsyncIterator[bytes]:
+async def _metrics(admin: Admin) -> AsyncGenerator[bytes]:
     """Samples that follow each other with the same labels become one item."""
     yield b"["
     dimensions: Any = None

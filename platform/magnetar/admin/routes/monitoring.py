@@ -10,12 +10,20 @@ from magnetar.admin.routing import Guards, Route
 from magnetar.metrics.exposition import CONTENT_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from magnetar.admin.admin import Admin
     from magnetar.admin.call import Call
 
 
 async def metrics(call: Call) -> Answer:
     """All metrics, as Prometheus reads them. Pulsar redirects to /metrics/; here both answer."""
-    return Answer(200, call.admin.metrics.page(), CONTENT_TYPE)
+    return Answer(200, _page(call.admin), CONTENT_TYPE)
+
+
+async def _page(admin: Admin) -> AsyncGenerator[bytes]:
+    async for chunk in admin.metrics.page():
+        yield chunk
 
 
 async def status(call: Call) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.admin import bodies
@@ -197,7 +197,7 @@ async def _partition_stats(call: Call, name: TopicName, options: dict[str, bool]
     return (await part(call, name)).stats(**options)
 
 
-async def _pieces(sums: bytes, partitions: list[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(sums: bytes, partitions: list[bytes]) -> AsyncGenerator[bytes]:
     yield sums[:-1] + b',"partitions":{'
     for number, partition in enumerate(partitions):
         yield (b"," if number else b"") + partition
