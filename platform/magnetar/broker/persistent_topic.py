@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from magnetar.broker import stats
 from magnetar.broker.dedup_cursor import DEDUPLICATION_CURSOR, DeduplicationCursor
-from magnetar.broker.deduplication import Sequences, Verdict
 from magnetar.broker.errors import (
-    BrokerError,
-    ChecksumFailed,
     InvalidSubscription,
     MessageNotFound,
     NotAllowed,
-    PersistenceFailed,
     SubscriptionBusy,
     SubscriptionExists,
     SubscriptionNotFound,
     TopicTerminated,
 )
-from magnetar.broker.filters import messages_in
-from magnetar.broker.latency import LatencyBuckets
-from magnetar.broker.producer import Publish
-from magnetar.broker.sequence_ids import told_range, untold_sequences
+from magnetar.broker.publishing import PublishPath
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.config import ManagedLedgerConfig
-from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminated
-from magnetar.protocol.batch import cut_batch
-from magnetar.protocol.checksum import crc32c
-from magnetar.protocol.errors import BatchUnopenable, ChecksumMismatch, ProtocolError
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.protocol.errors import ProtocolError
+from magnetar.protocol.frames import FRAME_SLACK_BYTES
 from magnetar.protocol.ids import MessageId
-from magnetar.protocol.message import MESSAGE_MAGIC, SplitMessage, read_metadata, split_message, take_message
+from magnetar.protocol.message import read_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from magnetar.broker.context import BrokerContext
+    from magnetar.broker.latency import LatencyBuckets
     from magnetar.broker.membership import SubscriptionBase
-    from magnetar.broker.producer import Producer
+    from magnetar.broker.producer import Producer, Publish
+    from magnetar.broker.settings import BrokerSettings
     from magnetar.managed_ledger import Cursor, Entry, ManagedLedger
     from magnetar.naming import TopicName
     from magnetar.policies.effective import EffectivePolicies
@@ -65,19 +57,24 @@ class PersistentTopic(Topic):
     subscriptions: dict[str, Subscription]
 
     def __init__(
-        self, name: TopicName, ledger: ManagedLedger, context: BrokerContext, policies: EffectivePolicies
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        context: BrokerContext,
+        policies: EffectivePolicies,
+        *,
+        reload: Callable[[], None],
     ) -> None:
+        """`reload` is to have the topic unloaded soon, and so loaded anew by whoever asks for it next."""
         super().__init__(name, context, policies)
         self.ledger = ledger
         self.subscriptions = {}
         self.deduplication = DeduplicationCursor(ledger, context)
-        self.write_latency = LatencyBuckets()
+        self._publishing = PublishPath(self, ledger, self.deduplication)
+        self._reload = reload
         self._subscribing = asyncio.Lock()
         self._applying = asyncio.Lock()
         self._temporary_cursors = 0
-        self._in_flight = 0
-        self._drained: asyncio.Event = asyncio.Event()
-        self._drained.set()
         self._last_message: tuple[Position, MessageId] | None = None
 
     async def recover(self) -> None:
@@ -96,136 +93,35 @@ class PersistentTopic(Topic):
     # Publishing.
 
     def publish(self, producer: Producer, command: CommandSend, payload: memoryview) -> None:
-        if self.closing:
-            return  # Its producer is told so when what came before is stored, and sends it again.
-        publish = Publish(
-            producer,
-            command.sequence_id,
-            command.highest_sequence_id,
-            1,
-            len(payload),
-            self.clock.monotonic(),
-        )
-        producer.pending.append(publish)
-        producer.peer.publish_started(publish.size)
-        try:
-            parts = self._accept(publish, command, payload)
-        except BrokerError as error:
-            publish.error = error
-            producer.answer(publish)
-            return
-        if parts is None:
-            producer.answer(publish)
-            return
-        self._in_flight += 1
-        self._drained.clear()
-        self.ledger.append(parts, publish.messages, publish.stored)
-
-    def _accept(self, publish: Publish, command: CommandSend, payload: memoryview) -> list[bytes] | None:
-        """Check a message. Returns the bytes to store, or None if they are stored already."""
-        if self.terminated:
-            raise TopicTerminated(f"topic {self.name} is terminated: it takes no more messages")
-        try:
-            head, covered = take_message(payload)
-        except ChecksumMismatch as error:
-            raise ChecksumFailed(str(error)) from None
-        message = split_message(covered, verify=False)
-        self.check_message(command, message)
-        publish.messages = messages_in(message.metadata)
-        _check_count(message, publish.messages)
-        if not head:  # Some consumers require a checksum, though producers may leave it out.
-            head = MESSAGE_MAGIC + crc32c(covered).to_bytes(4, "big")
-        parts = [head, covered]
-        if (
-            self.deduplication.tracking
-            and not command.marker
-            and not message.metadata.HasField("marker_type")
-        ):
-            return self._deduplicate(publish, command, message, parts)
-        return parts
-
-    def _deduplicate(
-        self, publish: Publish, command: CommandSend, message: SplitMessage, parts: list[bytes]
-    ) -> list[bytes] | None:
-        marks = self.deduplication.marks
-        name = publish.producer.name
-        metadata = message.metadata
-        sequence_id = command.sequence_id
-        chunks = metadata.num_chunks_from_msg
-        if chunks > 1 and metadata.chunk_id < chunks - 1:
-            verdict = marks.judge_chunk(name, sequence_id)
-            if verdict is Verdict.NEW or not self.deduplication.enabled:
-                return parts  # Its message counts as stored when the last chunk is.
-            sequences = Sequences(sequence_id, sequence_id)
-        else:
-            told = told_range(sequence_id, command.highest_sequence_id)
-            if told is not None:
-                sequences = told
-            elif publish.messages > 1:
-                sequences = untold_sequences(message)
-            else:
-                sequences = Sequences(sequence_id, sequence_id)
-            verdict = marks.judge(name, sequences) if self.deduplication.enabled else Verdict.NEW
-        match verdict:
-            case Verdict.DUPLICATE:
-                self.deduplication.duplicates += 1
-                return None
-            case Verdict.UNKNOWN:
-                raise PersistenceFailed(
-                    "an earlier write of the same message is under way: reconnect, send again"
-                )
-            case Verdict.UNTELLABLE:
-                raise NotAllowed(
-                    f"batch from sequence id {sequence_id} on may repeat stored messages, and as it is encrypted "
-                    f"or corrupt nobody here can tell which: send them one by one, or in the batches of before"
-                )
-            case Verdict.STRADDLES:
-                parts = [self._cut(publish, marks.last_sequence_id(name), parts)]
-        publish.push = marks.push(name, sequences, self.clock.monotonic())
-        return parts
-
-    def _cut(self, publish: Publish, mark: int, parts: Sequence[bytes]) -> bytes:
-        """Leave of a batch what is not stored yet. Its receipt is the same: all of it is stored then."""
-        try:
-            entry = cut_batch(b"".join(parts), lambda _, sequence_id: sequence_id > mark)
-        except BatchUnopenable as error:
-            raise NotAllowed(
-                f"batch repeats messages up to sequence id {mark}, and cannot be cut to its new ones: {error}; "
-                f"send them one by one, or in the batches of before"
-            ) from None
-        publish.messages = messages_in(read_metadata(entry))
-        self.deduplication.cuts += 1
-        return entry
+        if not self.closing:
+            self._publishing.take(producer, command, payload)
+        # Else its producer is told so when what came before is stored, and sends it again.
 
     def published(self, publish: Publish, position: Position | None, error: Exception | None) -> None:
-        self._in_flight -= 1
-        if self._in_flight == 0:
-            self._drained.set()
-        producer = publish.producer
-        deduplication = self.deduplication
-        if position is None:
-            assert error is not None
-            if publish.push is not None:
-                deduplication.marks.failed(publish.push)
-            publish.error = self._write_failed(error)
-            producer.answer(publish)
-            return
-        publish.position = (position.ledger_id, position.entry_id)
-        self.write_latency.add(self.clock.monotonic() - publish.began)
-        self.last_publish_ms = self.clock.time_ms()
-        self.flow_in.add(publish.messages, publish.size)
-        producer.flow.add(publish.messages, publish.size)
-        if publish.push is not None:
-            deduplication.marks.stored(publish.push)
-        if deduplication.enabled:
-            deduplication.stored(position)
-        producer.answer(publish)
+        self._publishing.ended(publish, position, error)
 
-    def _write_failed(self, error: Exception) -> BrokerError:
-        log.warning("message.not_stored", topic=str(self.name), reason=str(error))
-        if isinstance(error, ManagedLedgerTerminated):
-            return TopicTerminated(f"topic {self.name} is terminated: it takes no more messages")
-        return PersistenceFailed(f"message could not be stored: {error}")
+    @property
+    def write_latency(self) -> LatencyBuckets:
+        """How long storing took."""
+        return self._publishing.write_latency
+
+    def check_publishable(self) -> None:
+        """
+        Raises:
+            TopicTerminated: the topic takes no more messages.
+        """
+        if self.terminated:
+            raise TopicTerminated(f"topic {self.name} is terminated: it takes no more messages")
+
+    def marks_in_doubt(self) -> None:
+        """A write failed of which nobody knows whether it is stored, and deduplication must know.
+
+        The log knows, once it has been recovered: the topic is loaded anew. Until then it takes nothing.
+        """
+        if not self.closing:
+            self.closing = True
+            log.warning("topic.reloaded", topic=str(self.name), reason="a write's outcome is unknown")
+            self._reload()
 
     def _appended(self) -> None:
         """Entries were appended, however many: wake every subscription once."""
@@ -397,7 +293,7 @@ class PersistentTopic(Topic):
         """Take no more messages, for ever. Returns the id of the last."""
         self.closing = True
         try:
-            await self._drain()
+            await self._publishing.drained(_DRAIN_S)
             last = await self.ledger.terminate()
             self.terminated = True
         finally:
@@ -409,29 +305,13 @@ class PersistentTopic(Topic):
         log.info("topic.terminated", topic=str(self.name), last=f"{last.ledger_id}:{last.entry_id}")
         return MessageId(last.ledger_id, last.entry_id, self.partition)
 
-    def check_publishable(self) -> None:
-        """
-        Raises:
-            TopicTerminated: the topic takes no more messages.
-        """
-        if self.terminated:
-            raise TopicTerminated(f"topic {self.name} is terminated: it takes no more messages")
-
     async def add_producer(self, producer: Producer, topic_epoch: int | None = None) -> bool:
         self.check_publishable()
         return await super().add_producer(producer, topic_epoch)
 
-    async def _drain(self) -> None:
-        """Wait until what was taken is stored and answered, but not for ever."""
-        try:
-            async with asyncio.timeout(_DRAIN_S):
-                await self._drained.wait()
-        except TimeoutError:
-            log.warning("topic.not_drained", topic=str(self.name), writes_under_way=self._in_flight)
-
     async def close(self) -> None:
         self.closing = True
-        await self._drain()
+        await self._publishing.drained(_DRAIN_S)
         self.disconnect_producers()
         async with self._subscribing:
             for subscription in list(self.subscriptions.values()):
@@ -451,7 +331,7 @@ class PersistentTopic(Topic):
             await super().apply_policies(policies)
             if self.closing:
                 return
-            self.ledger.set_config(ledger_config(policies))
+            self.ledger.set_config(ledger_config(policies, self.settings))
             wanted = policies.deduplication_enabled
             if wanted and not self.deduplication.enabled:
                 await self.deduplication.enable()
@@ -493,9 +373,10 @@ class PersistentTopic(Topic):
         }
 
 
-def ledger_config(policies: EffectivePolicies) -> ManagedLedgerConfig:
+def ledger_config(policies: EffectivePolicies, settings: BrokerSettings) -> ManagedLedgerConfig:
     """How a topic's log is kept, by its policies."""
     return ManagedLedgerConfig(
+        max_entry_bytes=settings.max_message_bytes + FRAME_SLACK_BYTES,
         ensemble_size=policies.ensemble_size,
         write_quorum=policies.write_quorum,
         ack_quorum=policies.ack_quorum,
@@ -516,10 +397,3 @@ def check_subscription_name(name: str) -> None:
         raise InvalidSubscription(
             f"subscription name {name!r} is reserved: choose one without that beginning"
         )
-
-
-def _check_count(message: SplitMessage, messages: int) -> None:
-    """The count becomes part of the topic's message index, so that it must at least be possible."""
-    room = max(len(message.payload), message.metadata.uncompressed_size)
-    if messages > 1 and messages * 4 > room:
-        raise NotAllowed(f"batch announces {messages} messages in {room} bytes: that cannot be")

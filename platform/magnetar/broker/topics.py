@@ -68,7 +68,8 @@ class TopicRegistry:
                 await asyncio.shield(closing)
                 continue
             topic = self._topics.get(name)
-            if topic is not None and not topic.closing:
+            if topic is not None:
+                topic.check_open()
                 return topic
             if name not in self._loading:
                 await self._check_may_load(name, create)
@@ -117,8 +118,13 @@ class TopicRegistry:
     async def _open(self, name: TopicName, policies: EffectivePolicies) -> Topic:
         if not name.persistent:
             return NonPersistentTopic(name, self._context, policies)
-        ledger = await self._context.ledgers.open(name.managed_ledger_name, ledger_config(policies))
-        topic = PersistentTopic(name, ledger, self._context, policies)
+        config = ledger_config(policies, self._context.settings)
+        ledger = await self._context.ledgers.open(name.managed_ledger_name, config)
+
+        def reload() -> None:
+            self._context.tasks.start(self.unload(name), f"unload {name}, to load it anew")
+
+        topic = PersistentTopic(name, ledger, self._context, policies, reload=reload)
         try:
             await topic.recover()
         except BaseException:

@@ -182,6 +182,8 @@ class MemoryLog:
         self.terminated = False
         self.hold_appends = False
         self.fail_appends = False
+        self.store_what_fails = False
+        """With `fail_appends`: the entry is stored all the same, as after a time-out."""
         self.now_ms = 1_000
         self._entries_per_ledger = entries_per_ledger
         self._pauses = pauses
@@ -245,15 +247,20 @@ class MemoryLog:
             if self.terminated:
                 done(None, -1, ManagedLedgerTerminated(self.name))
             elif self.fail_appends:
+                if self.store_what_fails:
+                    self._store(data, messages)
                 done(None, -1, AppendFailed(self.name, "told to"))
             else:
-                position = self.next_position
-                self.next_index += messages
-                self.entries[position] = Entry(position, data, self.next_index - 1, self.now_ms)
-                self.positions.append(position)
-                done(position, self.next_index - 1, None)
+                done(self._store(data, messages), self.next_index - 1, None)
         for listener in self._listeners:
             listener()
+
+    def _store(self, data: bytes, messages: int) -> Position:
+        position = self.next_position
+        self.next_index += messages
+        self.entries[position] = Entry(position, data, self.next_index - 1, self.now_ms)
+        self.positions.append(position)
+        return position
 
     async def read_entry(self, position: Position) -> Entry:
         await self.pause()

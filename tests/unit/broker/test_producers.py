@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from magnetar.broker.broker import Broker
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.naming import TopicName
@@ -166,6 +168,39 @@ async def test_a_failed_write_is_a_persistence_error(connect: Connect, logs: Mem
     answer = await client.expect("send_error")
     assert answer.error == 2
     assert answer.sequence_id == 4
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_write_whose_outcome_is_unknown_is_looked_up_in_the_log(
+    start_broker: StartBroker, logs: MemoryLogs, stored: bool
+) -> None:
+    """With deduplication: the message is sent again, and lies there once, whatever became of the first write."""
+    broker = await start_broker(PolicyDefaults(deduplication_enabled=True))
+    client = await RawClient.open(int(broker.service_url.rpartition(":")[2]))
+    await client.handshake()
+    await client.produce(TOPIC, producer_name="p")
+    log = log_of(logs)
+    log.fail_appends, log.store_what_fails = True, stored
+    client.send(sequence_id=1)
+    client.send(sequence_id=2)
+    assert (await client.expect("send_error")).error == 2
+    await client.expect("close_producer")
+    log.fail_appends = False
+    answer = await client.produce(TOPIC, producer_name="p", epoch=1)
+    assert answer.last_sequence_id == (2 if stored else -1)
+    for sequence_id in (1, 2):
+        client.send(sequence_id=sequence_id)
+        await client.expect("send_receipt")
+    assert len(log.positions) == 2
+    await client.close()
+
+
+async def test_bytes_that_are_no_message_leave_nothing_behind(connect: Connect, broker: Broker) -> None:
+    client = await connect()
+    await client.produce(TOPIC)
+    client.send_raw(b"\x00\x00\xff\xff\x01", 0)
+    assert await client.is_closed()
+    assert broker.context.budget.used_bytes == 0
 
 
 async def test_reading_pauses_while_too_much_is_under_way(
