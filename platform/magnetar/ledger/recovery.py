@@ -102,6 +102,8 @@ class LedgerRecovery:
         self._metadata = metadata
         self._fragment = metadata.last_fragment
         self._window = window
+        self._reach = 1
+        """How far ahead it reads: most ledgers have no tail, so it reaches further only as it finds entries."""
         self._phase = _Phase.FENCING
         self._fence_waiting = set(range(len(self._fragment.ensemble)))
         self._fenced: set[int] = set()
@@ -160,7 +162,7 @@ class LedgerRecovery:
     def _read_ahead(self) -> list[Request]:
         requests: list[Request] = []
         # Neither reads nor unwritten entries may pile up.
-        limit = min(self._next + self._window, self._pipeline.last_confirmed + 1 + 2 * self._window)
+        limit = min(self._next + self._reach, self._pipeline.last_confirmed + 1 + 2 * self._window)
         while self._next_read < limit:
             requests += self._ask(self._next_read)
             self._next_read += 1
@@ -214,6 +216,7 @@ class LedgerRecovery:
         add.parts = (copy.stored,)
         self._length = copy.length
         self._next += 1
+        self._reach = min(2 * self._reach, self._window)
         self.recovered += 1
         return [
             WriteBack(add, slot, self._pipeline.ensemble[slot])

@@ -193,27 +193,32 @@ class AppendPath:
             self._owner.tasks.spawn(self._switch_ledger())
 
     async def _switch_ledger(self) -> None:
-        deadline = self._owner.clock.monotonic() + self._owner.config.storage_retry_s
-        pause_s = _BACKOFF_S
         try:
-            while not self._owner.fenced:
-                try:
-                    await self.open_next()
-                    return
-                except ManagedLedgerFenced as error:
-                    self._owner.fence(str(error))
-                    return
-                except (LedgerError, StorageUnavailable) as error:
-                    log.warning("log.no_new_ledger", log=self._owner.name, reason=str(error))
-                    if self._owner.clock.monotonic() + pause_s > deadline:
-                        self._fail_waiting(AppendFailed(self._owner.name, str(error)))
-                        return
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
+            await self._try_to_open_next()
+        except ManagedLedgerFenced as error:
+            self._owner.fence(str(error))
+        except Exception as error:
+            if not isinstance(error, LedgerError | StorageUnavailable):
+                log.exception("log.switch_failed", log=self._owner.name)
+            self._fail_waiting(AppendFailed(self._owner.name, str(error) or type(error).__name__))
         finally:
             self._switching = False
-            self._send_waiting()
-            self._tell_if_quiet()
+        self._send_waiting()
+        self._tell_if_quiet()
+
+    async def _try_to_open_next(self) -> None:
+        deadline = self._owner.clock.monotonic() + self._owner.config.storage_retry_s
+        pause_s = _BACKOFF_S
+        while not self._owner.fenced:
+            try:
+                await self.open_next()
+                return
+            except (LedgerError, StorageUnavailable) as error:
+                log.warning("log.no_new_ledger", log=self._owner.name, reason=str(error))
+                if self._owner.clock.monotonic() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _BACKOFF_MAX_S)
 
     def _send_waiting(self) -> None:
         writer = self.writer

@@ -52,10 +52,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         try:
             return self.run_until_complete(story)
         finally:
-            left = asyncio.all_tasks(self)
-            for task in left:
-                task.cancel()
-            if left:
+            while left := asyncio.all_tasks(self):
+                for task in left:
+                    task.cancel()
                 self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self.close()
 

@@ -44,6 +44,8 @@ class FaultyStore:
         self._faults = faults
         self._on_put = on_put
         self._late: list[asyncio.Task[None]] = []
+        self.cut = False
+        """Nothing passes any more."""
 
     @property
     def session_id(self) -> str:
@@ -93,6 +95,8 @@ class FaultyStore:
         dice, faults = self._dice, self._faults
         await asyncio.sleep(dice.random() * faults.delay_s)
         draw = dice.random()
+        if self.cut:
+            raise StoreUnavailable("simulated: there is no way to the store")
         if draw < faults.lost_request:
             raise StoreUnavailable("simulated: the request was lost")
         draw -= faults.lost_request

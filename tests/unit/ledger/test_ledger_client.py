@@ -272,6 +272,65 @@ def test_a_recovery_without_enough_answers_leaves_the_ledger_in_recovery() -> No
     house.run(story())
 
 
+@pytest.mark.parametrize("reads_fence", [True, False])
+def test_a_bookie_that_the_fence_did_not_reach_is_fenced_by_the_read(
+    reads_fence: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap T1. Entry 1 is on one bookie, on its way to another, when a recovery fences two of the three and
+    reads past it. Were the read without the fence, the entry would then be acknowledged, and lost.
+    """
+    house = House(3)
+
+    async def story() -> None:
+        writer = await house.client().create(3, 3, 2)
+        appends = Appends(writer)
+        appends.append(b"entry 0")
+        await until(lambda: all(bookie.holds(writer.ledger_id, 0) for bookie in house.bookies.values()))
+        holder, fenced_too, unreached = writer.metadata.segments[0].ensemble
+        on_the_way: list[Callable[[], None]] = []
+        for bookie in (fenced_too, unreached):
+            connection = house.views[0].connection(bookie)
+            delayed = partial(hold, on_the_way, connection.add_entry)
+            monkeypatch.setattr(connection, "add_entry", delayed)
+        appends.append(b"entry 1")
+        await until(lambda: house.bookies[holder].holds(writer.ledger_id, 1))
+
+        other = house.client()
+        view = house.views[1]
+        view.connection(unreached).cut = True  # The fence is lost on its way there.
+        for bookie in house.bookies:
+            connection = view.connection(bookie)
+            monkeypatch.setattr(connection, "read_entry", partial(read, connection.read_entry, view, holder))
+        reader = await other.open(writer.ledger_id, recover=True)
+        assert reader.last_confirmed == 0
+        on_the_way[-1]()  # It arrives at the bookie that the fence did not reach.
+        await until(lambda: len(appends.acked) == 2 or bool(appends.failed))
+        lost = len(appends.acked) == 2
+        assert lost == (not reads_fence)
+
+    def hold(
+        on_the_way: list[Callable[[], None]], add_entry: Callable[..., None], *arguments: object
+    ) -> None:
+        on_the_way.append(partial(add_entry, *arguments))
+
+    async def read(
+        read_entry: Callable[..., Any],
+        view: MemoryBookies,
+        holder: str,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        fence: bool,
+        master_key: bytes,
+    ) -> Any:
+        """From the first read on, the holder is not heard, and the bookie that missed the fence is."""
+        for bookie in house.bookies:
+            view.connection(bookie).cut = bookie == holder
+        return await read_entry(ledger_id, entry_id, fence=fence and reads_fence, master_key=master_key)
+
+    house.run(story())
+
+
 def test_two_recoveries_at_once_agree() -> None:
     house = House(5)
 

@@ -188,15 +188,17 @@ def test_it_gives_up_where_the_tail_cannot_be_written_back() -> None:
 
 
 def test_it_reads_ahead_but_decides_in_order() -> None:
-    recovery, requests = fenced(ABC, -1, window=3)
-    assert {each.entry_id for each in requests if isinstance(each, ReadReplica)} == {0, 1, 2}
-    # Entry 2 cannot have been acknowledged, and neither can 1; but 0 may.
+    recovery, requests = fenced(ABC, -1, window=4)
+    assert {each.entry_id for each in requests if isinstance(each, ReadReplica)} == {0}
+    requests = recovery.read(0, 0, OK, copy_of(0))
+    assert {each.entry_id for each in requests if isinstance(each, ReadReplica)} == {1, 2}
+    written(recovery, requests)
+    # Entry 2 cannot have been acknowledged; but 1 may.
     for slot in (0, 1):
         assert recovery.read(2, slot, NO, None) == []
-        assert recovery.read(1, slot, NO, None) == []
-    requests = recovery.read(0, 2, OK, copy_of(0))
+    requests = recovery.read(1, 2, OK, copy_of(1))
     assert not [each for each in requests if isinstance(each, CloseLedger)]
-    assert written(recovery, requests) == [CloseLedger(0, 10, ())]
+    assert written(recovery, requests) == [CloseLedger(1, 20, ())]
 
 
 def test_neither_reads_nor_unwritten_entries_pile_up() -> None:
