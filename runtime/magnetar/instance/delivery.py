@@ -175,7 +175,7 @@ class _State(Enum):
 @dataclass(slots=True)
 class _Entry:
     arrival: Arrival
-    pending: list[int]
+    pending: Sequence[int]
     """Ordinals still to be run, ascending."""
     state: _State = _State.WAITING
     due: float = 0.0
@@ -201,6 +201,9 @@ class Delivery(Generic[P]):
         self._policy = policy
         self._marks = marks or Marks()
         self._entries: dict[Position, _Entry] = {}
+        self._waiting: dict[Position, _Entry] = {}
+        """Those of them whose turn, or time to try again, has not come."""
+        self._careful_running: Position | None = None
         self._generation = 0
         self._tokens = 0
         self._ready = False
@@ -236,10 +239,10 @@ class Delivery(Generic[P]):
         """When `wake` should be called next; None: there is nothing to wait for."""
         if not self._ready:
             return None
-        waiting = [e for e in self._entries.values() if e.state is _State.WAITING]
         if self._policy.ordered:
-            return waiting[0].due if waiting and waiting[0].due > 0 else None
-        return min((e.due for e in waiting if e.due > 0), default=None)
+            due = self._entries[min(self._waiting)].due if self._waiting else 0.0
+            return due if due > 0 else None
+        return min((entry.due for entry in self._waiting.values() if entry.due > 0), default=None)
 
     # What the shell reports
 
@@ -247,18 +250,19 @@ class Delivery(Generic[P]):
         """An entry came. One that is already in hand (the consumer reconnected) is left alone."""
         if arrival.position in self._entries:
             return []
-        pending = [o for o in range(arrival.count) if o not in arrival.acknowledged]
+        pending: Sequence[int] = range(arrival.count)
         if self._policy.guarantee is Guarantee.EFFECTIVELY_ONCE:
             # Up to there everything is stored, or was in hand before and its acknowledgement got lost.
             done = max(self._marks.committed, self._received_through)
-            fresh = [o for o in pending if arrival.first_index + o > done]
-            self.skipped += len(pending) - len(fresh)
-            pending = fresh
+            pending = range(min(max(0, done + 1 - arrival.first_index), arrival.count), arrival.count)
+            self.skipped += arrival.count - len(pending)
             self._received_through = max(self._received_through, arrival.first_index + arrival.count - 1)
-        entry = _Entry(arrival, pending)
+        if arrival.acknowledged:
+            pending = [o for o in pending if o not in arrival.acknowledged]
         if not pending:
             return [Acknowledge(arrival.position), Forget(arrival.position)]
-        self._entries[arrival.position] = entry
+        entry = _Entry(arrival, pending)
+        self._entries[arrival.position] = self._waiting[arrival.position] = entry
         effects: list[Effect[P]] = []
         if self._policy.guarantee is Guarantee.ATMOST_ONCE:
             effects.append(Acknowledge(arrival.position))
@@ -271,21 +275,27 @@ class Delivery(Generic[P]):
         entry = self._entries.get(position)
         if entry is None or entry.state is not _State.RUNNING or generation != entry.generation:
             return []
-        ran = entry.running or tuple(entry.pending)
-        done = {o for o in ran if o < outcome.ran_through}
         entry.losses = 0
+        if self._careful_running == position:
+            self._careful_running = None
         retry, final = self._judge(entry, outcome.faults)
         again = {fault.ordinal for fault in retry}
-        entry.pending = [o for o in entry.pending if o not in done or o in again]
+        if (
+            not again
+            and len(entry.running) in (0, len(entry.pending))
+            and outcome.ran_through > entry.pending[-1]
+        ):
+            entry.pending = ()  # All of it, as nearly always.
+        else:
+            done = {o for o in entry.running or entry.pending if o < outcome.ran_through}
+            entry.pending = [o for o in entry.pending if o not in done or o in again]
         entry.running = ()
         self._enqueue(position, entry, outcome.outputs, outcome.faults, final)
         if not entry.pending:
             entry.state = _State.RAN
         else:
-            entry.state = _State.WAITING
-            entry.due = 0.0
-            if again:
-                entry.due = now + self._policy.delay_s(max(entry.attempts[o] for o in again))
+            delay_s = self._policy.delay_s(max(entry.attempts[o] for o in again)) if again else 0.0
+            self._wait(position, entry, now + delay_s if again else 0.0)
         stopped = bool(outcome.faults) and self._policy.retries != 0
         if self._policy.ordered and (entry.pending or stopped):
             self._go_back(position)
@@ -335,20 +345,20 @@ class Delivery(Generic[P]):
             reason: for the dead letter, should it come to that.
         """
         self._ready = False
+        self._careful_running = None
         self._generation += 1
         effects: list[Effect[P]] = []
         for position, entry in list(self._entries.items()):
             if entry.state is not _State.RUNNING:
                 continue
-            entry.state = _State.WAITING
-            entry.due = 0.0
+            self._wait(position, entry, 0.0)
             alone = entry.running[0] if entry.careful and entry.running else None
             entry.running = ()
             if self._policy.guarantee is Guarantee.ATMOST_ONCE:
                 # Acknowledged long ago, and nobody knows how far it got: it is not tried twice.
                 self.dropped += len(entry.pending)
-                entry.pending.clear()
-                entry.state = _State.RAN
+                entry.pending = ()
+                self._has_run(position, entry)
                 effects += self._finish(position)
             elif position == suspect:
                 entry.careful = True
@@ -390,11 +400,11 @@ class Delivery(Generic[P]):
         if limit is None or entry.losses < max(LOSSES_TO_BLAME, limit + 1):
             return []
         entry.losses = 0
-        entry.pending.remove(ordinal)
+        entry.pending = [other for other in entry.pending if other != ordinal]
         fault = Fault(ordinal, f"the user process died of this message: {reason}", final=True)
         self._enqueue(position, entry, (), (fault,), [fault])
         if not entry.pending:
-            entry.state = _State.RAN
+            self._has_run(position, entry)
         return self._issue() + self._finish(position)
 
     def _enqueue(
@@ -472,31 +482,47 @@ class Delivery(Generic[P]):
         self._generation += 1
         for other, entry in self._entries.items():
             if entry.state is _State.RUNNING and other != position:
-                entry.state = _State.WAITING
                 entry.running = ()
-                entry.due = 0.0
+                self._wait(other, entry, 0.0)
+
+    def _wait(self, position: Position, entry: _Entry, due: float) -> None:
+        entry.state = _State.WAITING
+        entry.due = due
+        self._waiting[position] = entry
+        if self._careful_running == position:
+            self._careful_running = None
+
+    def _has_run(self, position: Position, entry: _Entry) -> None:
+        entry.state = _State.RAN
+        self._waiting.pop(position, None)
 
     def _start(self, now: float) -> list[Effect[P]]:
         """Run what is due; an ordered input only up to the first entry that must wait."""
         effects: list[Effect[P]] = []
-        if not self._ready:
+        if (
+            not self._ready
+            or not self._waiting
+            or (self._policy.ordered and self._careful_running is not None)
+        ):
             return effects
-        for position, entry in self._entries.items():
-            if entry.state is _State.WAITING:
-                if entry.due <= now:
-                    effects.append(self._run(position, entry))
-                elif self._policy.ordered:
+        for position in sorted(self._waiting) if self._policy.ordered else list(self._waiting):
+            entry = self._waiting[position]
+            if entry.due <= now:
+                effects.append(self._run(position, entry))
+                if self._policy.ordered and entry.careful:
                     break
-            if self._policy.ordered and entry.careful and entry.state is _State.RUNNING:
+            elif self._policy.ordered:
                 break
         return effects
 
     def _run(self, position: Position, entry: _Entry) -> Run:
+        del self._waiting[position]
         entry.state = _State.RUNNING
         entry.generation = self._generation
         whole = len(entry.pending) == entry.arrival.count
         if entry.careful:
             entry.running = (entry.pending[0],)
+            self._careful_running = position
         elif not whole:
             entry.running = tuple(entry.pending)
         return Run(position, self._generation, entry.running, entry.isolate)
