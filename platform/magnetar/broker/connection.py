@@ -8,6 +8,7 @@ close the connection, with a line in the log.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, cast
@@ -87,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._pauses: set[_Pause] = set()
         self._publishes = 0
         self._heard = True
+        self._unsent_before = sys.maxsize
         self._alive_checks: list[asyncio.Future[bool]] = []
         self._keep_alive: asyncio.TimerHandle | None = None
         self._closed_producers: dict[int, float] = {}
@@ -317,6 +319,11 @@ class Connection(asyncio.Protocol):
         if not self._heard and not self._pauses:
             self.close("it answered no ping within the keep-alive interval")
             return
+        unsent = self._unsent_bytes if _Pause.WRITES in self._pauses else 0
+        if unsent and unsent >= self._unsent_before:
+            self.abort("it took nothing of what it was sent within the keep-alive interval")
+            return
+        self._unsent_before = unsent if unsent else sys.maxsize
         self._heard = False
         if self.protocol_version >= versions.KEEP_ALIVE:
             self.send(commands.ping())
@@ -332,9 +339,17 @@ class Connection(asyncio.Protocol):
             self.settings.keep_alive_interval_s, self._keep_alive_due
         )
 
+    @property
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     async def is_alive(self) -> bool:
         if self._state is not _State.CONNECTED or self._transport is None or self._transport.is_closing():
             return False
+        if _Pause.WRITES in self._pauses:  # A ping would stand behind all that is unsent.
+            unsent = self._unsent_bytes
+            await asyncio.sleep(self.settings.liveness_check_timeout_s)
+            return self.connected and self._unsent_bytes < unsent
         if self._pauses or self.protocol_version < versions.KEEP_ALIVE:
             return True  # We are not listening, or it cannot be asked: in doubt for the holder.
         check: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

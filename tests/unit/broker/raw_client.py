@@ -212,6 +212,11 @@ class RawClient:
             await self.closed.wait()
         return True
 
+    def stop_reading(self) -> None:
+        """Be there, and take nothing more."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]  # A transport of both directions.
+        self._listening.cancel()
+
     def abort(self) -> None:
         """Be gone without a word."""
         self._writer.transport.abort()

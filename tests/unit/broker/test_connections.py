@@ -104,6 +104,27 @@ async def test_who_never_says_connect_is_closed(start_broker: StartBroker) -> No
     await client.close()
 
 
+async def test_who_takes_nothing_of_what_it_is_sent_is_closed(start_broker: StartBroker) -> None:
+    """It cannot be pinged, for the ping would stand behind all that is unsent: its silence must count otherwise."""
+    broker = await start_broker(
+        keep_alive_interval_s=0.15, write_buffer_bytes=4096, liveness_check_timeout_s=0.1
+    )
+    port = int(broker.service_url.rpartition(":")[2])
+    producer, deaf, other = [await RawClient.open(port) for _ in range(3)]
+    for client in (producer, deaf, other):
+        await client.handshake()
+    await producer.produce(TOPIC)
+    await deaf.subscribe(TOPIC)
+    deaf.stop_reading()
+    deaf.flow(1000)
+    for number in range(20):
+        producer.send(b"x" * 1024 * 1024, number)
+        await producer.expect("send_receipt")
+    assert not hasattr(await other.subscribe(TOPIC), "error")
+    for client in (producer, deaf, other):
+        await client.close()
+
+
 async def test_a_command_only_brokers_send_closes(connect: Connect) -> None:
     client = await connect()
     client.say("success", request_id=1)
