@@ -183,6 +183,7 @@ class Bookie:
                 clock=self._clock,
                 entry_log_bytes=settings.entry_log_bytes,
                 read_ahead_bytes=settings.read_ahead_bytes,
+                cached_bytes=settings.entry_log_cached_bytes,
             )
             table = storage.open()
             cache = WriteCache(settings.write_cache_bytes // 2)

@@ -36,6 +36,9 @@ class BookieSettings:
 
     entry_log_bytes: int = 256 * MIB
     """An entry log is sealed at this size. Smaller: space comes back sooner, more files."""
+    entry_log_cached_bytes: int = 128 * MIB
+    """How much of the newest entry logs the page cache should keep, for readers that are not far behind. A bound keeps a
+    bookie's memory the same memory: new pages for every flush cost more processor time than writing to them."""
     compaction_threshold: float = 0.5
     """Logs with less than this share of live bytes are rewritten by garbage collection."""
     gc_interval_s: float = 900.0

@@ -25,6 +25,7 @@ from magnetar.bookie.errors import EntryLogCorrupt
 from magnetar.bookie.index import EntryIndex, IndexState, IndexUnusable, remove_index
 from magnetar.bookie.ledger_table import LedgerTable, LedgerTableFile
 from magnetar.bookie.mark import Checkpoint, Mark, MarkFile
+from magnetar.bookie.page_window import PageWindow
 from magnetar.bookie.write_cache import CacheHalf, Parts
 from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
@@ -55,6 +56,7 @@ class Storage:
         clock: Clock,
         entry_log_bytes: int,
         read_ahead_bytes: int,
+        cached_bytes: int,
     ) -> None:
         self._disk = disk
         self._entries = directory / "entries"
@@ -64,6 +66,7 @@ class Storage:
         self._entry_log_bytes = entry_log_bytes
         self._read_ahead_bytes = read_ahead_bytes
         self.logs = LogFiles(disk, self._entries)
+        self._window = PageWindow(self.logs, cached_bytes)
         self._marks = MarkFile(disk, directory)
         self._table_file = LedgerTableFile(disk, directory / "ledgers")
         self._opened_index: EntryIndex | None = None
@@ -198,6 +201,7 @@ class Storage:
         self.flushed_entries += len(stored)
         self.flushed_bytes += sum(record.location.length for record in stored)
         self._note_log(writer)
+        self._window.written(writer.log, stored)
         if writer.end >= self._entry_log_bytes:
             self._seal_current()
 

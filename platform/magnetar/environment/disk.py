@@ -53,6 +53,13 @@ class DiskFile(Protocol):
         """
         ...
 
+    def forget(self, offset: int, length: int) -> None:
+        """These bytes, synced before, will hardly be read soon: memory that caches them may be given back.
+
+        A hint without other effect. Memory that is used again and again is cheaper than new memory all the time.
+        """
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut or extend the file to `size` bytes."""
         ...
@@ -157,6 +164,9 @@ class SystemFile:
             written = os.pwrite(self._descriptor, _ZEROS[:length], offset)
             offset += written
             length -= written
+
+    def forget(self, offset: int, length: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)

@@ -181,6 +181,9 @@ class RecordingFile:
         self._file.allocate(offset, length)
         self._disk.record(_Written(self._node, offset, bytes(length)))
 
+    def forget(self, offset: int, length: int) -> None:
+        self._file.forget(offset, length)
+
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
         self._disk.record(_Resized(self._node, size))

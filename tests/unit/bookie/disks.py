@@ -30,6 +30,9 @@ class WrappedFile:
     def allocate(self, offset: int, length: int) -> None:
         self._file.allocate(offset, length)
 
+    def forget(self, offset: int, length: int) -> None:
+        self._file.forget(offset, length)
+
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 

@@ -341,3 +341,25 @@ def test_a_read_cache_stays_within_its_bounds() -> None:
     assert cache.get(1, 99) == b"y"
     cache.drop_ledger(1)
     assert cache.bytes == 0
+
+
+async def test_the_page_cache_keeps_the_newest_of_the_logs(tmp_path: Path) -> None:
+    from tests.unit.bookie.disks import WrappedDisk, WrappedFile
+
+    forgotten: list[tuple[str, int, int]] = []
+
+    class Watched(WrappedDisk):
+        def open(self, path: Path, *, writable: bool = False) -> WrappedFile:
+            file = WrappedFile(self, path, self.inner.open(path, writable=writable))
+            file.forget = lambda offset, length: forgotten.append((path.name, offset, offset + length))  # type: ignore[method-assign]
+            return file
+
+    async with running(tmp_path, disk=Watched(), entry_log_cached_bytes=100 * KIB) as bookie:
+        for burst in range(8):
+            await add_many(bookie, 1, range(burst * 10, burst * 10 + 10), b"x" * 4 * KIB)
+            await bookie.checkpoint()
+            assert bookie.storage._window.bytes <= 100 * KIB
+        assert len(forgotten) == 6, "two flushes of 40 KiB stay"
+        assert len({name for name, _, _ in forgotten}) > 1
+        for entry_id in range(80):
+            assert (await bookie.read_entry(1, entry_id)).status is OK
