@@ -377,6 +377,10 @@ def ledger_config(policies: EffectivePolicies, settings: BrokerSettings) -> Mana
     """How a topic's log is kept, by its policies."""
     return ManagedLedgerConfig(
         max_entry_bytes=settings.max_message_bytes + FRAME_SLACK_BYTES,
+        max_entries_per_ledger=settings.ledger_max_entries,
+        max_size_bytes=settings.ledger_max_bytes,
+        max_rollover_s=settings.ledger_max_age_s,
+        min_rollover_s=min(settings.ledger_min_age_s, settings.ledger_max_age_s),
         ensemble_size=policies.ensemble_size,
         write_quorum=policies.write_quorum,
         ack_quorum=policies.ack_quorum,

@@ -32,6 +32,15 @@ class BrokerSettings(BaseModel):
     max_connections: int = Field(default=0, ge=0)
     """Connections at one time. 0: no limit."""
 
+    ledger_max_entries: int = Field(default=50_000, ge=1)
+    """A topic goes on in a new ledger once one has so many entries."""
+    ledger_max_bytes: int = Field(default=2048 * 1024 * 1024, ge=1)
+    """Or so many bytes."""
+    ledger_max_age_s: float = Field(default=240 * 60.0, gt=0)
+    """Or is so old, whatever it holds."""
+    ledger_min_age_s: float = Field(default=600.0, ge=0)
+    """But not for its entries or bytes while it is younger than this: many small ledgers burden the metadata."""
+
     dispatch_entries: int = Field(default=100, ge=1)
     """Most entries read for a subscription at once."""
     dispatch_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
