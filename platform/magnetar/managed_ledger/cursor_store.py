@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from magnetar.environment.clock import Clock
+from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, LedgerFenced, NoSuchLedger, ReadFailed
@@ -173,6 +174,7 @@ class CursorStore:
                 )
             )
             return
+        crash_point("cursor.before_record")
         try:
             await self._write_record(
                 replace(

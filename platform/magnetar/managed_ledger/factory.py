@@ -80,7 +80,7 @@ class ManagedLedgerFactory:
                 self._open_once(name, config, create=create, properties=properties)
             )
             self._opening[name] = opening
-            opening.add_done_callback(lambda task: self._opening.pop(name, None))
+            opening.add_done_callback(lambda task: self._opened(name, task))
         return await asyncio.shield(opening)
 
     async def _open_once(
@@ -95,6 +95,11 @@ class ManagedLedgerFactory:
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
         return opened
+
+    def _opened(self, name: str, task: asyncio.Task[ManagedLedger]) -> None:
+        del self._opening[name]
+        if not task.cancelled():
+            task.exception()  # Whoever still waits raises it; all may have been cancelled.
 
     def _forget(self, closed: ManagedLedger) -> None:
         if self._open.get(closed.name) is closed:

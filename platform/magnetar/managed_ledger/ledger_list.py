@@ -6,7 +6,7 @@ it. Ordinals never change, also when ledgers are dropped at the front, so that d
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -81,10 +81,6 @@ class LedgerList:
     def span(self, ledger_id: int) -> LedgerSpan | None:
         at = bisect_left(self._ids, ledger_id)
         return self._spans[at] if at < len(self._ids) and self._ids[at] == ledger_id else None
-
-    def span_after(self, ledger_id: int) -> LedgerSpan | None:
-        at = bisect_right(self._ids, ledger_id)
-        return self._spans[at] if at < len(self._ids) else None
 
     @property
     def entries(self) -> int:
@@ -169,9 +165,3 @@ class LedgerList:
             if span.entries:
                 return Position(span.ledger_id, span.entries - 1)
         return Position(self._ids[0], -1) if self._ids else Position(-1, -1)
-
-    def at_ordinal(self, ordinal: int) -> Position:
-        """The entry with that ordinal, which must exist."""
-        at = bisect_left(self._spans, ordinal, key=lambda span: span.entries_before + span.entries)
-        span = self._spans[at]
-        return Position(span.ledger_id, ordinal - span.entries_before - 1)

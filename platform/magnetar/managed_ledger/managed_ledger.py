@@ -141,10 +141,6 @@ class ManagedLedger:
         return self.cursor_set.cursors
 
     @property
-    def pending_appends(self) -> int:
-        return self._appends.pending
-
-    @property
     def writer(self) -> LedgerWriter | None:
         """Of the open ledger."""
         return self._appends.writer

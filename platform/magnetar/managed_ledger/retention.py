@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from magnetar.managed_ledger.config import UNLIMITED, ManagedLedgerConfig
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.position import Position
@@ -16,7 +18,7 @@ def droppable(ledgers: LedgerList, slowest: Position | None, config: ManagedLedg
     """
     left = ledgers.size
     number = 0
-    for span in list(ledgers)[:-1]:
+    for span in islice(ledgers, len(ledgers) - 1):
         if not span.closed_ms:
             break
         if slowest is not None and ledgers.ordinal(slowest) < span.entries_before + span.entries:
