@@ -19,6 +19,7 @@ $(STAMP): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m compileall -q $(filter-out tests examples,$(SOURCES))
 	@touch $@
 
 setup: $(STAMP) ## make .venv with everything, `magnetar` in .venv/bin
