@@ -144,8 +144,11 @@ def extent_from_stats(stats: Mapping[str, object]) -> TopicExtent:
     """Read what `GET …/internalStats` answers."""
     ledgers = stats.get("ledgers")
     listed: Sequence[Mapping[str, int]] = ledgers if isinstance(ledgers, list) else []
-    return TopicExtent(
-        tuple(LedgerExtent(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in listed),
-        EntryPosition.parse(str(stats.get("lastConfirmedEntry", NOTHING))),
-        stats.get("state") == "Terminated",
-    )
+    extents = tuple(LedgerExtent(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in listed)
+    last = EntryPosition.parse(str(stats.get("lastConfirmedEntry", NOTHING)))
+    if (
+        last.entry_id < 0
+    ):  # An empty ledger is the newest: what matters is the entry before it, if any is left.
+        held = [extent for extent in extents if extent.entries]
+        last = EntryPosition(held[-1].ledger_id, held[-1].entries - 1) if held else BEFORE_FIRST
+    return TopicExtent(extents, last, stats.get("state") == "Terminated")

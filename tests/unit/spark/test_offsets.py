@@ -49,6 +49,17 @@ def test_the_open_ledger_counts_by_the_last_entry_where_it_reports_none() -> Non
     assert next_offset({}, {A: extent_from_stats(stats)}, 3) == {A: "9:2"}
 
 
+def test_a_topic_whose_newest_ledger_is_empty_reaches_to_the_entry_before_it() -> None:
+    stats = {
+        "state": "Terminated",
+        "lastConfirmedEntry": "9:-1",
+        "ledgers": [{"ledgerId": 4, "entries": 3}, {"ledgerId": 9, "entries": 0}],
+    }
+    assert next_offset({A: "4:2"}, {A: extent_from_stats(stats)}, None) == {A: "4:2", ENDED: True}
+    trimmed = {**stats, "ledgers": [{"ledgerId": 9, "entries": 0}]}
+    assert next_offset({A: "4:2"}, {A: extent_from_stats(trimmed)}, None) == {A: "4:2", ENDED: True}
+
+
 def test_an_offset_never_goes_back_when_a_topic_was_trimmed() -> None:
     assert next_offset({A: "8:3"}, {A: extent()}, None) == {A: "8:3"}
 
