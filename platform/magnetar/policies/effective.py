@@ -132,11 +132,6 @@ class EffectivePolicies:
     replication_clusters: tuple[str, ...]
     resource_group: str | None
 
-    @property
-    def durable_replicas(self) -> int:
-        """On how many bookies an acknowledged message lies at least."""
-        return self.ack_quorum
-
 
 def resolve(
     topic: TopicName,

@@ -30,8 +30,6 @@ BUNDLES_MAX: Final = 4096
 Subject: TypeAlias = NamespaceName | TopicName | None
 """Whose policies have changed: a topic's, a namespace's, or (None) anybody's."""
 
-Domain: TypeAlias = str
-
 
 class ReadOnlyFlag(PolicyModel):
     """While this record exists, no policy can be changed."""
@@ -291,9 +289,7 @@ class Resources:
         """The record of a partitioned topic."""
         return await self._records.get(paths.partitioned_topic(topic), PartitionedTopicMetadata)
 
-    async def list_partitioned(
-        self, namespace: NamespaceName, domain: Domain | None = None
-    ) -> list[TopicName]:
+    async def list_partitioned(self, namespace: NamespaceName, domain: str | None = None) -> list[TopicName]:
         """The partitioned topics of a namespace, of both domains unless one is named."""
         return [
             TopicName.parse(f"{each}://{namespace}/{paths.decoded_local(name)}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 def all_routes() -> Iterator[Route]:
     """Every row."""
     from magnetar.admin.routes import (
+        backlog_quotas,
         bookies,
         broker_stats,
         brokers,
@@ -23,12 +24,15 @@ def all_routes() -> Iterator[Route]:
         namespace_policies,
         namespaces,
         partitioned,
+        placement,
         refused,
         resource_groups,
         schemas,
         subscriptions,
         tenants,
+        topic_permissions,
         topic_policies,
+        topic_stats,
         topics,
     )
 
@@ -38,11 +42,15 @@ def all_routes() -> Iterator[Route]:
         namespaces,
         bundles,
         namespace_policies,
+        placement,
         topics,
+        topic_stats,
+        topic_permissions,
         partitioned,
         subscriptions,
         messages,
         topic_policies,
+        backlog_quotas,
         schemas,
         brokers,
         broker_stats,

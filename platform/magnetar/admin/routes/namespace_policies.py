@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.admin import bodies, enforcement
 from magnetar.admin.routes.namespaces import ONE
 from magnetar.admin.routing import Guards, Route
-from magnetar.policies import checks, paths
+from magnetar.policies import checks
 from magnetar.policies.creation import AutoSubscriptionCreation, AutoTopicCreation
 from magnetar.policies.delivery import DelayedDelivery, EntryFilters
-from magnetar.policies.effective import PolicyDefaults, default_backlog_quotas
-from magnetar.policies.errors import BadValue, PreconditionFailed
+from magnetar.policies.effective import PolicyDefaults
+from magnetar.policies.errors import PreconditionFailed
 from magnetar.policies.model import PolicyModel
 from magnetar.policies.namespace import Policies, SubscriptionAuthMode, SubscriptionType
-from magnetar.policies.quotas import BacklogQuota, BacklogQuotaType
 from magnetar.policies.rates import DispatchRate, PublishRate, SubscribeRate
 from magnetar.policies.schemas import SchemaAutoUpdateStrategy, SchemaCompatibilityStrategy
 from magnetar.policies.storage import (
-    BookieAffinity,
     InactiveTopicPolicies,
     OffloadPolicies,
     PersistencePolicies,
@@ -311,54 +309,7 @@ POLICIES: Final = (
 )
 
 
-# What follows no pattern.
-
-
-async def get_backlog_quotas(call: Call) -> dict[str, Any]:
-    """What is said of backlogs; with `applied`, what holds."""
-    call.notes.update(enforcement.note("backlogQuota"))
-    said: dict[BacklogQuotaType, BacklogQuota] = (await call.policies()).backlog_quota_map
-    if call.flag("applied"):
-        said = default_backlog_quotas(await call.admin.resources.defaults()) | said
-    return {kind.value: quota.to_json() for kind, quota in said.items()}
-
-
-async def set_backlog_quota(call: Call) -> None:
-    """Say how far behind subscriptions may fall, in bytes or in time."""
-    call.notes.update(enforcement.note("backlogQuota"))
-    kind = quota_type(call)
-    if call.json is None:
-        await remove_backlog_quota(call)
-        return
-    quota = BacklogQuota.read(call.json)
-    if quota.policy is None:
-        raise BadValue("Invalid BacklogQuota: policy is missing")
-
-    def change(said: Policies) -> Policies:
-        checks.check_quota_fits(kind, quota, said.retention_policies)
-        return said.changed(backlog_quota_map={**said.backlog_quota_map, kind: quota})
-
-    await call.admin.resources.update_namespace(call.namespace, change)
-
-
-async def remove_backlog_quota(call: Call) -> None:
-    """Say nothing of backlogs any more."""
-    call.notes.update(enforcement.note("backlogQuota"))
-    kind = quota_type(call)
-    await call.admin.resources.update_namespace(
-        call.namespace,
-        lambda said: said.changed(
-            backlog_quota_map={
-                name: quota for name, quota in said.backlog_quota_map.items() if name is not kind
-            }
-        ),
-    )
-
-
-def quota_type(call: Call) -> BacklogQuotaType:
-    """Which quota the query means. Raises BadValue."""
-    asked = call.query.get("backlogQuotaType") or BacklogQuotaType.destination_storage
-    return bodies.one_of(BacklogQuotaType)(asked)
+# What is never unset.
 
 
 async def get_schema_validation(call: Call) -> bool:
@@ -391,161 +342,10 @@ async def set_auto_update_schema(call: Call) -> None:
     )
 
 
-async def get_replication(call: Call) -> list[str]:
-    """The clusters a namespace lives on."""
-    call.notes.update(enforcement.note("replication"))
-    return (await call.policies()).replication_clusters
-
-
-async def set_replication(call: Call) -> None:
-    """Say which clusters a namespace lives on."""
-    call.notes.update(enforcement.note("replication"))
-    clusters = bodies.texts(call.required("a list of clusters"))
-    await call.policies()
-    if not clusters or "global" in clusters:
-        raise PreconditionFailed("Cannot specify global in the list of replication clusters, nor none at all")
-    tenant = await call.admin.resources.tenant(call.namespace.tenant)
-    if tenant is not None:
-        await call.admin.resources.check_replication(tenant, clusters)
-    await call.admin.resources.update_namespace(
-        call.namespace, lambda said: said.changed(replication_clusters=clusters)
-    )
-
-
-async def get_allowed_clusters(call: Call) -> list[str]:
-    """The clusters a namespace may live on."""
-    call.notes.update(enforcement.note("replication"))
-    return (await call.policies()).allowed_clusters
-
-
-async def set_allowed_clusters(call: Call) -> None:
-    """Say which clusters a namespace may live on."""
-    call.notes.update(enforcement.note("replication"))
-    clusters = bodies.texts(call.required("a list of clusters"))
-
-    def change(said: Policies) -> Policies:
-        missing = sorted(set(said.replication_clusters) - set(clusters))
-        if clusters and missing:
-            raise BadValue(f"Allowed clusters do not contain the replication cluster {missing[0]}")
-        return said.changed(allowed_clusters=clusters)
-
-    await call.admin.resources.update_namespace(call.namespace, change)
-
-
-async def get_anti_affinity(call: Call) -> str | None:
-    """The group whose namespaces are kept apart."""
-    call.notes.update(enforcement.note("antiAffinity"))
-    await call.policies()
-    local = await call.admin.resources.local_policies(call.namespace)
-    return local.anti_affinity_group if local else None
-
-
-async def set_anti_affinity(call: Call) -> None:
-    """Put a namespace into a group that is kept apart."""
-    call.notes.update(enforcement.note("antiAffinity"))
-    group = bodies.text(call.required("the group's name"))
-    if not group.strip():
-        raise PreconditionFailed("Anti-affinity group can not be empty")
-    await call.admin.resources.update_local_policies(
-        call.namespace, lambda said: said.changed(anti_affinity_group=group)
-    )
-
-
-async def remove_anti_affinity(call: Call) -> None:
-    """Take a namespace out of its group."""
-    call.notes.update(enforcement.note("antiAffinity"))
-    await call.admin.resources.update_local_policies(
-        call.namespace, lambda said: said.changed(anti_affinity_group=None)
-    )
-
-
-async def get_bookie_affinity(call: Call) -> BookieAffinity | None:
-    """The groups of bookies a namespace's ledgers are placed on."""
-    call.notes.update(enforcement.note("persistence/bookieAffinity"))
-    await call.policies()
-    local = await call.admin.resources.local_policies(call.namespace)
-    return local.bookie_affinity_group if local else None
-
-
-async def set_bookie_affinity(call: Call) -> None:
-    """Say which bookies a namespace's ledgers are placed on."""
-    call.notes.update(enforcement.note("persistence/bookieAffinity"))
-    affinity = None if call.json is None else BookieAffinity.read(call.json)
-    await call.admin.resources.update_local_policies(
-        call.namespace, lambda said: said.changed(bookie_affinity_group=affinity)
-    )
-
-
-async def remove_bookie_affinity(call: Call) -> None:
-    """Place a namespace's ledgers on any bookies."""
-    call.notes.update(enforcement.note("persistence/bookieAffinity"))
-    await call.admin.resources.update_local_policies(
-        call.namespace, lambda said: said.changed(bookie_affinity_group=None)
-    )
-
-
-async def get_resource_group(call: Call) -> str | None:
-    """The group whose limits a namespace shares."""
-    call.notes.update(enforcement.note("resourcegroup"))
-    return (await call.policies()).resource_group_name
-
-
-async def set_resource_group(call: Call) -> None:
-    """Let a namespace share a group's limits."""
-    call.notes.update(enforcement.note("resourcegroup"))
-    group = call["group"]
-    if group not in await call.admin.resources.records.names(paths.RESOURCE_GROUPS):
-        raise PreconditionFailed(f"ResourceGroup {group[:100]} does not exist")
-    await call.admin.resources.update_namespace(
-        call.namespace, lambda said: said.changed(resource_group_name=group)
-    )
-
-
-async def remove_resource_group(call: Call) -> None:
-    """Let a namespace share no limits."""
-    call.notes.update(enforcement.note("resourcegroup"))
-    await call.admin.resources.update_namespace(
-        call.namespace, lambda said: said.changed(resource_group_name=None)
-    )
-
-
-async def migrate(call: Call) -> None:
-    """Say that a namespace has moved to another cluster."""
-    call.notes.update(enforcement.note("migration"))
-    migrated = call.flag("migrated")
-    await call.admin.resources.update_local_policies(
-        call.namespace, lambda said: said.changed(migrated=migrated)
-    )
-
-
 ROUTES: Final = (
     *(route for policy in POLICIES for route in policy.routes()),
-    Route("GET", f"{ONE}/backlogQuotaMap", get_backlog_quotas, *_READ, query=("applied",)),
-    Route(
-        "POST",
-        f"{ONE}/backlogQuota",
-        set_backlog_quota,
-        *_WRITE,
-        body=BacklogQuota,
-        query=("backlogQuotaType",),
-    ),
-    Route("DELETE", f"{ONE}/backlogQuota", remove_backlog_quota, *_WRITE, query=("backlogQuotaType",)),
     Route("GET", f"{ONE}/schemaValidationEnforced", get_schema_validation, *_READ, query=("applied",)),
     Route("POST", f"{ONE}/schemaValidationEnforced", set_schema_validation, *_WRITE),
     Route("GET", f"{ONE}/isAllowAutoUpdateSchema", get_auto_update_schema, *_READ),
     Route("POST", f"{ONE}/isAllowAutoUpdateSchema", set_auto_update_schema, *_WRITE),
-    Route("GET", f"{ONE}/replication", get_replication, *_READ),
-    Route("POST", f"{ONE}/replication", set_replication, *_WRITE),
-    Route("GET", f"{ONE}/allowedClusters", get_allowed_clusters, *_READ),
-    Route("POST", f"{ONE}/allowedClusters", set_allowed_clusters, *_WRITE),
-    Route("GET", f"{ONE}/antiAffinity", get_anti_affinity, *_READ),
-    Route("POST", f"{ONE}/antiAffinity", set_anti_affinity, *_WRITE),
-    Route("DELETE", f"{ONE}/antiAffinity", remove_anti_affinity, *_WRITE),
-    Route("GET", f"{ONE}/persistence/bookieAffinity", get_bookie_affinity),
-    Route("POST", f"{ONE}/persistence/bookieAffinity", set_bookie_affinity, body=BookieAffinity),
-    Route("DELETE", f"{ONE}/persistence/bookieAffinity", remove_bookie_affinity),
-    Route("GET", f"{ONE}/resourcegroup", get_resource_group, *_READ),
-    Route("POST", f"{ONE}/resourcegroup/{{group}}", set_resource_group, *_WRITE),
-    Route("DELETE", f"{ONE}/resourcegroup", remove_resource_group, *_WRITE),
-    Route("POST", f"{ONE}/migration", migrate, query=("migrated",)),
 )

@@ -10,7 +10,8 @@ from magnetar.admin import bodies
 from magnetar.admin.answers import Answer, encode
 from magnetar.admin.errors import Refused
 from magnetar.admin.routes.targets import ONE, part, partitions_of, require_existing
-from magnetar.admin.routes.topics import STATS_QUERY, forget, stats_options
+from magnetar.admin.routes.topic_stats import STATS_QUERY, stats_options
+from magnetar.admin.routes.topics import forget
 from magnetar.admin.routing import Guards, Route
 from magnetar.broker.errors import TopicBusy, TopicNotFound
 from magnetar.broker.persistent_topic import PersistentTopic

@@ -10,7 +10,7 @@ from magnetar.admin.errors import Elsewhere, Refused
 from magnetar.broker.errors import TopicNotFound
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.managed_ledger import EARLIEST, LATEST, Position
-from magnetar.policies.errors import BadValue
+from magnetar.policies.errors import BadValue, NotFound
 from magnetar.protocol.ids import MessageId
 
 if TYPE_CHECKING:
@@ -155,6 +155,15 @@ def runs(topic: PersistentTopic) -> list[Run]:
     if found and not found[-1].entries:
         found[-1] = Run(found[-1].ledger_id, told["currentLedgerEntries"], told["currentLedgerSize"])
     return [run for run in found if run.entries]
+
+
+async def require_partitioned(call: Call) -> int:
+    """How many partitions the topic has. Raises NotFound: it is not there, or not partitioned."""
+    count = await partitions_of(call)
+    if count is None:
+        await require_existing(call)
+        raise NotFound(f"{call.topic} is not partitioned")
+    return count
 
 
 def message_id_json(message_id: MessageId) -> dict[str, Any]:

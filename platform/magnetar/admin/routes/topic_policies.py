@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.admin import bodies, enforcement
 from magnetar.admin.errors import Refused
-from magnetar.admin.routes.namespace_policies import quota_type
 from magnetar.admin.routes.targets import ONE, require_existing
 from magnetar.admin.routing import Guards, Route
 from magnetar.policies import checks
 from magnetar.policies.creation import AutoSubscriptionCreation
 from magnetar.policies.delivery import DelayedDelivery, EntryFilters
 from magnetar.policies.effective import EffectivePolicies
-from magnetar.policies.errors import BadValue, PreconditionFailed
+from magnetar.policies.errors import PreconditionFailed
 from magnetar.policies.model import PolicyModel
 from magnetar.policies.namespace import Policies, SubscriptionType
-from magnetar.policies.quotas import BacklogQuota
 from magnetar.policies.rates import DispatchRate, PublishRate, SubscribeRate
 from magnetar.policies.schemas import SchemaCompatibilityStrategy
 from magnetar.policies.storage import (
@@ -367,53 +365,6 @@ POLICIES: Final = (
 )
 
 
-async def get_backlog_quotas(call: Call) -> dict[str, Any]:
-    """What is said of backlogs; with `applied`, what holds."""
-    call.notes.update(enforcement.note("backlogQuota"))
-    await require_policies(call)
-    if call.flag("applied"):
-        quotas = (await call.admin.resources.effective(call.topic)).backlog_quotas
-    else:
-        own = await call.admin.resources.topic_policies(call.topic, everywhere=call.flag("isGlobal"))
-        quotas = own.backlog_quota_map
-    return {kind.value: quota.to_json() for kind, quota in quotas.items()}
-
-
-async def set_backlog_quota(call: Call) -> None:
-    """Say how far behind subscriptions may fall, in bytes or in time."""
-    if call.json is None:
-        await remove_backlog_quota(call)
-        return
-    call.notes.update(enforcement.note("backlogQuota"))
-    await require_policies(call)
-    kind = quota_type(call)
-    quota = BacklogQuota.read(call.json)
-    if quota.policy is None:
-        raise BadValue("Invalid BacklogQuota: policy is missing")
-    namespace = await call.policies()
-
-    def add(own: TopicPolicies) -> TopicPolicies:
-        checks.check_quota_fits(kind, quota, own.retention_policies or namespace.retention_policies)
-        return own.changed(backlog_quota_map={**own.backlog_quota_map, kind: quota})
-
-    await change(call, add)
-
-
-async def remove_backlog_quota(call: Call) -> None:
-    """Say nothing of backlogs any more."""
-    call.notes.update(enforcement.note("backlogQuota"))
-    await require_policies(call)
-    kind = quota_type(call)
-    await change(
-        call,
-        lambda own: own.changed(
-            backlog_quota_map={
-                name: quota for name, quota in own.backlog_quota_map.items() if name is not kind
-            }
-        ),
-    )
-
-
 async def get_subscription_rate(call: Call) -> DispatchRate | None:
     """How fast messages go out to one subscription."""
     call.notes.update(enforcement.note("subscriptionDispatchRate"))
@@ -450,16 +401,6 @@ async def _set_subscription_rate(call: Call, rate: DispatchRate | None) -> None:
 
 ROUTES: Final = (
     *(route for policy in POLICIES for route in policy.routes()),
-    Route("GET", f"{ONE}/backlogQuotaMap", get_backlog_quotas, *_READ, query=("applied", "isGlobal")),
-    Route(
-        "POST",
-        f"{ONE}/backlogQuota",
-        set_backlog_quota,
-        *_WRITE,
-        body=BacklogQuota,
-        query=("backlogQuotaType",),
-    ),
-    Route("DELETE", f"{ONE}/backlogQuota", remove_backlog_quota, *_WRITE, query=("backlogQuotaType",)),
     Route("GET", f"{ONE}/{{subscription}}/dispatchRate", get_subscription_rate, *_READ),
     Route("POST", f"{ONE}/{{subscription}}/dispatchRate", set_subscription_rate, *_WRITE, body=DispatchRate),
     Route("DELETE", f"{ONE}/{{subscription}}/dispatchRate", remove_subscription_rate, *_WRITE),
