@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from magnetar.client.errors import InvalidUse
-from magnetar.client.recipients import DUPLICATE, Nobody, Recipients
+from magnetar.client.recipients import DUPLICATE, EntryAlone, Nobody, Recipients
 from magnetar.protocol.batch import BatchBuilder
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.compression import compress
@@ -145,7 +145,10 @@ class Entry:
     def stored(self, ledger_id: int, entry_id: int, partition: int) -> None:
         """Tell everybody that it is stored; a ledger of -1 says that it was before."""
         count = self.num_messages
-        if ledger_id < 0:
+        if isinstance(self.recipients, EntryAlone):  # Wants no id for each of a thousand messages.
+            place = DUPLICATE if ledger_id < 0 else MessageId(ledger_id, entry_id, partition)
+            self.recipients.stored((), place)
+        elif ledger_id < 0:
             self.recipients.stored([DUPLICATE] * count, DUPLICATE)
         elif self.batched:
             ids = MessageId.of_batch(ledger_id, entry_id, partition, count)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.logs import configure
@@ -30,13 +32,23 @@ def main(arguments: list[str] | None = None) -> int:
     configure(options.log_level)
     try:
         spec = Spec.read(options.spec)
-        asyncio.run(_run(spec))
+        run(_run(spec))
     except (SpecUnusable, UserCodeRefused) as error:
         if isinstance(error, UserCodeRefused) and error.traceback:
             sys.stderr.write(error.traceback)
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
     return 0
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where there is one, which costs less for each frame."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 async def _run(spec: Spec) -> None:

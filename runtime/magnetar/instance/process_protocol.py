@@ -21,6 +21,7 @@ class ProcessProtocol(asyncio.Protocol):
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._partial = bytearray()
+        self._outgoing: list[bytes | memoryview] = []
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -47,8 +48,17 @@ class ProcessProtocol(asyncio.Protocol):
         self._on_closed()
 
     def write(self, *chunks: bytes | memoryview) -> None:
-        """Send. What is written after the process has gone is dropped: its loss is reported anyway."""
-        if self._transport is not None:
+        """Send, together with all else that is written in this turn of the loop.
+
+        What is written after the process has gone is dropped: its loss is reported anyway.
+        """
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing += chunks
+
+    def _flush(self) -> None:
+        chunks, self._outgoing = self._outgoing, []
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(chunks)
 
     def pause(self) -> None:

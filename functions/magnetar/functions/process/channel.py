@@ -12,6 +12,7 @@ from typing import Any
 from magnetar.functions.process.wire import FRAME_HEADER, ToHost, ToProcess, json_frame
 
 READ_BYTES = 256 * 1024
+QUEUED_BYTES_MAX = 64 * 1024
 
 
 class HostGone(Exception):
@@ -28,6 +29,21 @@ class Channel:
         self._start = 0
         self._deferred: deque[tuple[int, bytes]] = deque()
         self._calls = 0
+        self._queued: list[bytes] = []
+        self._queued_bytes = 0
+
+    def queue(self, frame: bytes) -> None:
+        """Send a frame with others, before `receive` next waits at the latest. Main thread only. Raises HostGone."""
+        self._queued.append(frame)
+        self._queued_bytes += len(frame)
+        if self._queued_bytes >= QUEUED_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued. Main thread only. Raises HostGone."""
+        if self._queued:
+            frames, self._queued, self._queued_bytes = self._queued, [], 0
+            self.send(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def send(self, frame: bytes) -> None:
         """Send a whole frame. Raises HostGone."""
@@ -73,6 +89,7 @@ class Channel:
 
     def _take(self, size: int) -> bytes:
         while len(self._buffer) - self._start < size:
+            self.flush()
             if self._start:
                 del self._buffer[: self._start]
                 self._start = 0

@@ -46,6 +46,8 @@ MESSAGE_BYTES_MAX = 5 * 1024 * 1024 - 64 * 1024
 """Pulsar's limit of 5 MiB for a message, less room for its metadata."""
 BATCH_BYTES_MAX = 1024 * 1024
 TRACEBACK_CHARS_MAX = 8 * 1024
+PROMPT_NS = 200_000
+"""A result that took longer is sent at once; quicker ones go together."""
 _OWN_FRAMES = __name__.rpartition(".")[0]
 
 
@@ -76,8 +78,10 @@ class FunctionLoop:
         while True:
             kind, body = channel.receive()
             if kind == ToProcess.ENTRY:
-                entry = read_entry(body)
-                channel.send(result_frame(self.run_entry(entry)))
+                result = self.run_entry(read_entry(body))
+                channel.queue(result_frame(result))
+                if result.elapsed_ns > PROMPT_NS:
+                    channel.flush()  # It may be long until the next one is done.
                 self._metrics.report(channel, at_once=not channel.waiting())
                 if self._topic_log is not None and not channel.waiting():
                     self._topic_log.flush()
