@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -266,12 +267,15 @@ def resolve(
     )
 
 
-_NOTHING_SAID: Final = TopicPolicies()
+@cache  # Not at import: a model is built when it is first used.
+def _nothing_said() -> TopicPolicies:
+    return TopicPolicies()
 
 
 def laid_over(near: TopicPolicies, far: TopicPolicies) -> TopicPolicies:
     """What `near` says, and where it is silent, what `far` says."""
-    said = {name: value for name, value in near if value != getattr(_NOTHING_SAID, name)}
+    silence = _nothing_said()
+    said = {name: value for name, value in near if value != getattr(silence, name)}
     if near.backlog_quota_map and far.backlog_quota_map:
         said["backlog_quota_map"] = far.backlog_quota_map | near.backlog_quota_map
     return far.changed(**said)
