@@ -150,7 +150,7 @@ async def run(directory: Path, rounds: int, seconds: float) -> None:
         results, probes = results[1:], probes[1:]
 
         def median(name: str, results: list[Result] = results) -> float:
-            return statistics.median(getattr(result, name) for result in results)
+            return float(statistics.median(getattr(result, name) for result in results))
 
         raw_rate = statistics.median(rate for rate, _ in probes)
         ratio = statistics.median(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from magnetar.environment.clock import SystemClock
 from magnetar.instance.control import ControlServer
 from magnetar.instance.statistics import Statistics
 from magnetar.worker import control
@@ -34,7 +33,7 @@ async def test_reports_metrics_and_health_arrive(monkeypatch: pytest.MonkeyPatch
     instance.statistics.counts.processed = 6
     instance.statistics.user.add("ValueError: x", 17)
     instance.statistics.dead_lettered = 1
-    server = ControlServer(instance, SystemClock())
+    server = ControlServer(instance)
     ports = {0: await server.start(), 3: 1}
     asked = InstanceControl()
     try:

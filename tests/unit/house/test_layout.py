@@ -157,6 +157,4 @@ def test_a_core_knows_no_clock_no_dice_and_no_network(core: str) -> None:
                 )
             elif isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] not in OUTSIDE, f"{file}:{node.lineno}"
-            assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), (
-                str(file)
-            )
+            assert not isinstance(node, ast.AsyncFunctionDef | ast.Await), str(file)
