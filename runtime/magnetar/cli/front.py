@@ -78,9 +78,10 @@ async def front(
             random=dice,
         )
         broker.web_service_url = f"http://{host}:{web_port}"
+        # What a client needs to find is there before the first one can come.
+        await resources.bootstrap(settings.cluster, broker.web_service_url, f"pulsar://{host}:{port}")
         await broker.start(settings.host, port)
         parts.push_async_callback(broker.stop, settings.drain_s)
-        await resources.bootstrap(settings.cluster, broker.web_service_url, broker.service_url)
         health = LoopHealth()
         health.start()
         parts.callback(health.stop)
