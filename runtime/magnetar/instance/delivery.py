@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from magnetar.functions.config import Guarantee
 
@@ -32,8 +32,7 @@ LOSSES_TO_BLAME = 3
 """How often in a row the user process must die on the same single message before that counts as its failure."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(NamedTuple):
     """Where an entry is stored. Grows along a topic."""
 
     ledger_id: int
@@ -54,6 +53,11 @@ class Policy:
     """A sink's: the last attempt writes each message alone, so that only those at fault are dead-lettered."""
     backoff_s: float = 0.1
     backoff_max_s: float = 30.0
+
+    @property
+    def stops_at_failure(self) -> bool:
+        """Whether the user process must not go on after a failure: it will be tried again, and order counts."""
+        return self.ordered and (self.retries != 0 or self.isolate)
 
     def delay_s(self, failures: int) -> float:
         """How long to wait after so many failures."""
@@ -296,8 +300,7 @@ class Delivery(Generic[P]):
         else:
             delay_s = self._policy.delay_s(max(entry.attempts[o] for o in again)) if again else 0.0
             self._wait(position, entry, now + delay_s if again else 0.0)
-        stopped = bool(outcome.faults) and self._policy.retries != 0
-        if self._policy.ordered and (entry.pending or stopped):
+        if self._policy.ordered and (entry.pending or (outcome.faults and self._policy.stops_at_failure)):
             self._go_back(position)
         return self._issue() + self._finish(position) + self._start(now)
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from magnetar.client.client import Compression
 from magnetar.client.consumer import Consumer
+from magnetar.environment.clock import Clock
 from magnetar.functions.config import ConsumerConfig, FunctionConfig, Guarantee, Position, SinkConfig
 from magnetar.functions.process.job import Job
 from magnetar.functions.process.wire import ToHost
@@ -22,6 +23,7 @@ from magnetar.instance.inputs import concrete_topics
 from magnetar.instance.instance import Instance
 from magnetar.instance.output_topic import PlainOutput, SequencedOutput, partition_count
 from magnetar.instance.side_publisher import SidePublisher
+from magnetar.instance.spec import Spec
 from magnetar.naming import TopicName
 
 IN_HAND_BYTES_MAX = 32 * 1024 * 1024
@@ -32,6 +34,11 @@ DRAIN_S = 3.0
 
 class FunctionInstance(Instance):
     """Functions and sinks. A sink is a function without an output whose code takes whole batches."""
+
+    def __init__(self, spec: Spec, instance_id: int, import_paths: tuple[str, ...], clock: Clock) -> None:
+        super().__init__(spec, instance_id, import_paths, clock)
+        self._skipped: set[str] = set()
+        """Topics whose backlog was skipped, once, at the start: opening them anew must not lose messages."""
 
     def process_ready(self) -> None:
         self.started.set()
@@ -79,11 +86,13 @@ class FunctionInstance(Instance):
     async def _open(self) -> Job:
         config = self._function
         self._inputs = config.resolved_inputs()
-        self._exact = config.processing_guarantees is Guarantee.EFFECTIVELY_ONCE
+        self._exact = isinstance(config, FunctionConfig) and (
+            config.processing_guarantees is Guarantee.EFFECTIVELY_ONCE
+        )
         ordered = config.subscription_type != "shared"
         output = config.output if isinstance(config, FunctionConfig) else None
         self._policy = Policy(
-            guarantee=config.processing_guarantees,
+            guarantee=_kept_by_host(config),
             ordered=ordered,
             retries=config.retries,
             dead_letters=config.retries is not None,
@@ -102,14 +111,16 @@ class FunctionInstance(Instance):
                     failed=self.session_failed,
                 )
                 await self._output.open()
-        if config.dead_letter_topic and self._policy.dead_letters and not self._exact:
+        if config.dead_letter_topic and self._exact:
+            await self.require_deduplication(config.dead_letter_topic)
+        elif config.dead_letter_topic and self._policy.dead_letters:
             self._shared_dead_letters = DeadLetters(
                 self.client, config.dead_letter_topic, config.fqfn, name=None, failed=self.session_failed
             )
             await self._shared_dead_letters.open()
         return self.job(
             ordered=ordered,
-            failures_are_final=ordered and config.retries == 0,
+            failures_are_final=not self._policy.stops_at_failure,
             sequenced=self._exact,
             inputs=tuple(self._inputs),
             output=str(TopicName.parse(output)) if output else "",
@@ -156,7 +167,9 @@ class FunctionInstance(Instance):
             initial="earliest" if config.subscription_position is Position.EARLIEST else "latest",
             consumer_name=f"{config.fqfn}-{self.instance_id}",
             queue=spec.receiver_queue_size or QUEUE,
-            skip_to_latest=isinstance(config, FunctionConfig) and config.skip_to_latest,
+            skip_to_latest=isinstance(config, FunctionConfig)
+            and config.skip_to_latest
+            and topic not in self._skipped,
             properties=(
                 ("application", f"pulsar-{self.component}"),
                 ("id", config.fqfn),
@@ -167,6 +180,8 @@ class FunctionInstance(Instance):
         pipeline = InputPipeline(plan, self.client, self._open_session, self._room)
         self._pipelines[topic] = pipeline
         await pipeline.subscribe()
+        if plan.skip_to_latest:
+            self._skipped.add(topic)
         self._tasks[topic] = asyncio.get_running_loop().create_task(pipeline.run(), name=f"input {topic}")
 
     async def _open_session(self, plan: InputPlan, consumer: Consumer) -> InputSession:
@@ -205,6 +220,7 @@ class FunctionInstance(Instance):
             dead_letters=dead_letters,
             owns_dead_letters=dead_letters is not self._shared_dead_letters,
             ordered=self._policy.ordered,
+            exact=self._exact,
         )
         self.log.info("input.opened", topic=plan.topic, committed=marks.committed)
         if self.keeper.process is not None:
@@ -266,6 +282,13 @@ class FunctionInstance(Instance):
             await self._shared_dead_letters.close()
         if self._output is not None:
             await self._output.close()
+
+
+def _kept_by_host(config: FunctionConfig | SinkConfig) -> Guarantee:
+    """A sink's effect is once if its target makes it so; what the host does for that is order, and to repeat."""
+    if isinstance(config, SinkConfig) and config.processing_guarantees is Guarantee.EFFECTIVELY_ONCE:
+        return Guarantee.ATLEAST_ONCE
+    return config.processing_guarantees
 
 
 def _codec(spec: ConsumerConfig, config: FunctionConfig | SinkConfig) -> dict[str, str | None]:

@@ -75,6 +75,7 @@ class InputSession:
         dead_letters: DeadLetters | None = None,
         owns_dead_letters: bool = True,
         ordered: bool = False,
+        exact: bool = False,
     ) -> None:
         self.number = number
         self.topic = topic
@@ -85,6 +86,7 @@ class InputSession:
         self._plain = plain
         self._sequenced = sequenced
         self._output_partitions = output_partitions
+        self._exact = exact
         self._dead_letters = dead_letters
         self._owned = [part for part in (sequenced, dead_letters if owns_dead_letters else None) if part]
         self._limit = ENTRIES_ORDERED_MAX if ordered else ENTRIES_SHARED_MAX
@@ -108,7 +110,7 @@ class InputSession:
     def received(self, batch: MessageBatch) -> None:
         """An entry came. Raises GuaranteeUnavailable or InputRestarted where no result could be exactly once."""
         arrival = arrival_of(batch)
-        if self._sequenced is not None:
+        if self._exact:
             self._check_index(batch, arrival.position, arrival.first_index)
         if arrival.position in self._batches:
             return

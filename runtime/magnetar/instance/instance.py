@@ -12,6 +12,7 @@ from magnetar.client.client import Client
 from magnetar.client.errors import ClientError
 from magnetar.environment.clock import Clock
 from magnetar.environment.logs import Logger, get_logger
+from magnetar.functions.config import SourceConfig
 from magnetar.functions.process.job import Job
 from magnetar.functions.process.wire import ToHost, ToProcess
 from magnetar.instance.admin_calls import AdminCallFailed, AdminCalls
@@ -233,8 +234,12 @@ class Instance(ABC):
         )
 
     def _hang_limit_s(self) -> float:
+        """By the option `hangTimeoutMs`, else by `timeoutMs`: a message not done by then is to be tried again."""
         limit = hang_limit_s(self.spec.config.runtime_options())
-        return HANG_LIMIT_S if limit is None else limit
+        timeout_ms = None if isinstance(self.spec.config, SourceConfig) else self.spec.config.timeout_ms
+        if limit is not None:
+            return limit
+        return timeout_ms / 1000 if timeout_ms else HANG_LIMIT_S
 
     def _log_path(self, suffix: str) -> Path:
         config = self.spec.config

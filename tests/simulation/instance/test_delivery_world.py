@@ -202,7 +202,7 @@ class World:
         if run.generation <= self.stopped_generation:
             return  # Answered as stale, which says nothing.
         entry = self.entries[run.position]
-        stops = self.policy.ordered and self.policy.retries != 0
+        stops = self.policy.stops_at_failure
         outputs: list[Output[tuple[int, ...]]] = []
         faults: list[Fault] = []
         ran_through = entry.count

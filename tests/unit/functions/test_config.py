@@ -107,6 +107,8 @@ def test_only_an_object_is_a_config() -> None:
         ({"processingGuarantees": "ATMOST_ONCE", "autoAck": False}, "autoAck"),
         ({"processingGuarantees": "ATMOST_ONCE", "maxMessageRetries": 2}, "maxMessageRetries"),
         ({"deadLetterTopic": "dead"}, "maxMessageRetries"),
+        ({"processingGuarantees": "EFFECTIVELY_ONCE", "maxMessageRetries": 1}, "deadLetterTopic"),
+        ({"processingGuarantees": "EFFECTIVELY_ONCE", "inputs": ["non-persistent://a/b/c"]}, "inputs"),
         ({"deadLetterTopic": "in", "maxMessageRetries": 1}, "deadLetterTopic"),
         ({"timeoutMs": 1000, "processingGuarantees": "EFFECTIVELY_ONCE"}, "timeoutMs"),
         ({"terminateOutput": True, "processingGuarantees": "MANUAL"}, "terminateOutput"),

@@ -201,15 +201,18 @@ class FunctionConfig(Config):
                 "terminateOutput", "cannot be used with MANUAL: only the function knows when it is done"
             )
         if guarantee is Guarantee.EFFECTIVELY_ONCE:
-            topics = {"output": self.output, "deadLetterTopic": self.dead_letter_topic}
-            topics |= {
-                "inputs": next((t for t in self.resolved_inputs() if t.startswith("non-persistent")), None)
-            }
-            for field, topic in topics.items():
-                if topic is not None and topic.startswith("non-persistent:"):
-                    raise ConfigError(
-                        field, f"'{topic}' is not persistent: EFFECTIVELY_ONCE rests on stored messages"
-                    )
+            self._check_exact()
+
+    def _check_exact(self) -> None:
+        """Effectively once rests on topics that are stored, and that know a repeat."""
+        if self.retries is not None and not self.dead_letter_topic:
+            raise ConfigError("deadLetterTopic", "is required with EFFECTIVELY_ONCE and maxMessageRetries")
+        topics = [("output", self.output), ("deadLetterTopic", self.dead_letter_topic)]
+        for field, topic in topics + [("inputs", name) for name in self.resolved_inputs()]:
+            if topic is not None and topic.startswith("non-persistent:"):
+                raise ConfigError(
+                    field, f"'{topic}' is not persistent: EFFECTIVELY_ONCE rests on stored messages"
+                )
 
     def _check_window(self, window: WindowConfig) -> None:
         window.validate()
