@@ -68,6 +68,10 @@ class VirtualClock:
         self._loop = loop
         self._epoch_ms = epoch_ms
 
+    def set_back(self, by_ms: int) -> None:
+        """As an operator or a time server may do, to the clock on the wall alone."""
+        self._epoch_ms -= by_ms
+
     def monotonic(self) -> float:
         return self._loop.time()
 

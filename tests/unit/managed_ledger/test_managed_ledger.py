@@ -339,9 +339,11 @@ def test_a_deposed_owner_cannot_move_a_cursor_not_even_through_the_metadata() ->
         taken.acknowledge_cumulative(positions[7])
         await taken.flush()
         cursor.acknowledge_cumulative(positions[3])
+        ledgers = await first_owner.client.list()
         with pytest.raises(ManagedLedgerFenced):
             await cursor.flush()
         assert first.state == "fenced"
+        assert await first_owner.client.list() == ledgers, "it has not even tried elsewhere"
         await second.close()
         third = await house.owner().open()
         assert third.cursors["c"].mark_delete == positions[7]
@@ -919,6 +921,26 @@ def test_entries_are_found_by_time() -> None:
             assert await log.position_at_time(time_ms) == positions[number]
             assert await log.position_at_time(time_ms - 500) == positions[number]
         assert await log.position_at_time(times[-1] + 10_000) is None
+
+    house.run(story())
+
+
+def test_timestamps_never_fall_whatever_the_clock_does() -> None:
+    house = House()
+
+    async def story() -> None:
+        owner = house.owner()
+        log = await owner.open()
+        (first,) = await filled(log, 1)
+        house.clock.set_back(60_000)
+        (second,) = await filled(log, 1)
+        earlier, later = await log.read_entry(first), await log.read_entry(second)
+        assert earlier.broker_timestamp == later.broker_timestamp
+        owner.cut_off(house)
+        again = await house.owner().open()
+        (third,) = await filled(again, 1)
+        assert (await again.read_entry(third)).broker_timestamp == earlier.broker_timestamp
+        assert await again.position_at_time(earlier.broker_timestamp) == first
 
     house.run(story())
 
