@@ -23,6 +23,7 @@ from magnetar.managed_ledger.entry import Entry, stored_entry
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import (
     EntryUnreadable,
+    ManagedLedgerFenced,
     NoSuchManagedLedger,
     StorageUnavailable,
 )
@@ -49,6 +50,16 @@ log = get_logger("magnetar.managed_ledger")
 
 _CURSORS_AT_ONCE = 32
 _PATIENCE_S = 15.0
+_TAKE_OVER_TRIES = 5
+"""The owner before us may just be rolling to a new ledger when we read the record: then that is recovered, too."""
+
+
+class _Outrun(Exception):
+    """The record changed between reading it and putting our name to it."""
+
+    def __init__(self, fenced: ManagedLedgerFenced) -> None:
+        super().__init__(str(fenced))
+        self.fenced = fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +89,24 @@ class Opener:
             ManagedLedgerFenced: somebody else takes it over too.
             EntryUnreadable, RecordUnreadable
         """
-        record, version = await self.read_record(name)
-        if record is not None and record.deleted:
-            await self._finish_deletion(name, record, self._owned(name, version))
-            record, version = None, MUST_NOT_EXIST
-        if record is None:
-            if not create:
-                raise NoSuchManagedLedger(name)
-            record = LogRecord(properties=dict(properties or {}), created_ms=self.clock.time_ms())
-        try:
-            return await self._take_over(name, config, record, version)
-        except LedgerError as error:
-            raise StorageUnavailable(name, str(error)) from error
+        for left in reversed(range(_TAKE_OVER_TRIES)):
+            record, version = await self.read_record(name)
+            if record is not None and record.deleted:
+                await self._finish_deletion(name, record, self._owned(name, version))
+                record, version = None, MUST_NOT_EXIST
+            if record is None:
+                if not create:
+                    raise NoSuchManagedLedger(name)
+                record = LogRecord(properties=dict(properties or {}), created_ms=self.clock.time_ms())
+            try:
+                return await self._take_over(name, config, record, version)
+            except _Outrun as outrun:
+                if not left:
+                    raise outrun.fenced from outrun
+                log.info("log.outrun", log=name, tries_left=left)
+            except LedgerError as error:
+                raise StorageUnavailable(name, str(error)) from error
+        raise AssertionError("the last try returns or raises")
 
     async def read_record(self, name: str) -> tuple[LogRecord | None, int]:
         found = await self._get(name, log_path(name))
@@ -126,7 +143,10 @@ class Opener:
             last_timestamp_ms=last_timestamp_ms,
         )
         try:
-            await opened.take_over()
+            try:
+                await opened.take_over()
+            except ManagedLedgerFenced as fenced:
+                raise _Outrun(fenced) from fenced
             await self._restore_cursors(opened)
             opened.cursors_restored()
         except BaseException:

@@ -31,6 +31,7 @@ from magnetar.managed_ledger.errors import (
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.records import decode_log, log_path
 from magnetar.metadata.memory import MemoryEnsemble
+from magnetar.metadata.store import Versioned
 from magnetar.protocol.entry import split_entry
 from magnetar.simulation.bookies import BookieFaults, MemoryBookie, MemoryBookies
 from magnetar.simulation.loop import VirtualClock, VirtualLoop
@@ -319,6 +320,38 @@ def test_a_second_owner_deposes_the_first_and_nothing_acknowledged_is_lost() -> 
         with pytest.raises(ManagedLedgerFenced):
             await first.open_cursor("c")
         await first.close()
+
+    house.run(story())
+
+
+def test_an_owner_who_rolls_to_a_new_ledger_just_then_is_deposed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next owner has read the record, and then it changes: he reads it again and recovers the new ledger."""
+    house = House()
+
+    async def story() -> None:
+        first = await house.owner().open()
+        await filled(first, 5)
+        second_owner = house.owner()
+        read = second_owner.store.get
+        rolls = iter(range(2))
+
+        async def read_and_be_outrun(path: str) -> Versioned | None:
+            found = await read(path)
+            if path == log_path(NAME) and next(rolls, None) is not None:
+                await first.roll()
+                await filled(first, 5, len(first.ledgers) * 5)
+            return found
+
+        monkeypatch.setattr(second_owner.store, "get", read_and_be_outrun)
+        second = await second_owner.open()
+        appends = Appends(first)
+        appends.append(b"too late")
+        await appends.all_answered(1)
+        assert isinstance(appends.failed[0][1], ManagedLedgerFenced)
+        cursor = await second.open_cursor("all", durable=False, start=EARLIEST)
+        assert len(await read_all(cursor)) == second.next_index == 15
 
     house.run(story())
 
