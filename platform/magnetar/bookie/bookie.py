@@ -481,11 +481,11 @@ class Bookie:
             return BookieStatus.UNAUTHORIZED
         if state is None:
             state = self._register(ledger_id, master_key)
-        if lac <= state.explicit_lac:
-            return _OK
-        state.explicit_lac = lac
-        self._table.changed(state)
-        self._checkpointer.schedule()
+        if lac > state.explicit_lac:
+            state.explicit_lac = lac
+            self._table.changed(state)
+            self._checkpointer.schedule()
+        # One that is not news is written all the same: what told us of it may not be durable yet.
         durable: asyncio.Future[None] = self._loop.create_future()
         body = encode_explicit_lac(ledger_id, lac, master_key)
         self._journal.append(

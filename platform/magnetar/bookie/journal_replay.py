@@ -69,6 +69,8 @@ class JournalReplay:
                 raise JournalCorrupt(self._segments.path(expected), 0, "the segment is missing")
             opened = self._segments.read(segment)
             try:
+                # A killed process's last group may lie in the page cache alone. It counts from here on, so it must last.
+                opened.file.sync()
                 offset = self._mark.offset if segment == self._mark.segment else FIRST_BLOCK
                 self._expect_start(opened)
                 follower = self._follower(segment + 1) if segment != ids[-1] else None

@@ -166,6 +166,10 @@ class LedgerTableFile:
                 path, f"damaged at offset {position}; fences may be lost. Re-replicate this bookie's ledgers"
             )
         self.number, self.end = number, position
+        if position > durable_end:
+            # What a killed process appended and did not come to sync is part of the table now.
+            self._file = self._disk.open(path, writable=True)
+            self._file.sync()
         self._fresh_bytes = HEADER_BYTES + sum(map(len, table.snapshot()))
         for name in self._disk.list(self._directory):
             if name != path.name:

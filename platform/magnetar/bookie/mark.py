@@ -47,7 +47,11 @@ class MarkFile:
         self._last: Checkpoint | None = None
 
     def read(self) -> Checkpoint:
-        """Raises: DirectoryDamaged, NewerFormat."""
+        """What counts, durably: a killed process may not have come to sync the name of the file that is there now.
+
+        Raises: DirectoryDamaged, NewerFormat.
+        """
+        self._disk.sync_directory(self.path.parent)
         try:
             text, _, checksum = self._disk.read_file(self.path).rstrip(b"\n").partition(b"\n")
         except FileNotFoundError as error:
