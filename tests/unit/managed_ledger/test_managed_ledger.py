@@ -858,6 +858,43 @@ def test_ledgers_that_all_cursors_have_passed_go() -> None:
     house.run(story())
 
 
+def test_nothing_is_trimmed_before_every_cursor_is_back() -> None:
+    """A new owner knows its ledgers before its cursors: what one of them still needs looks free until then."""
+    house = House()
+    config = replace(CONFIG, max_entries_per_ledger=3)
+
+    async def story() -> None:
+        first = house.owner()
+        log = await first.open(config)
+        quick, slow = await log.open_cursor("quick"), await log.open_cursor("slow")
+        await filled(log, 10)
+        quick.acknowledge_cumulative(log.last_confirmed)
+        slow.acknowledge_cumulative(Position(log.first_position.ledger_id, 0))
+        await first.factory.close()
+        second = house.owner()
+        get, held = second.store.get, asyncio.Event()
+
+        async def get_slowly(path: str) -> Versioned | None:
+            if path.endswith("/slow"):
+                await held.wait()
+            return await get(path)
+
+        second.store.get = get_slowly  # type: ignore[method-assign]
+        opening = asyncio.ensure_future(second.open(replace(config, retention_time_s=0)))
+        await asyncio.sleep(5)
+        assert not opening.done()
+        held.set()
+        log = await opening
+        await asyncio.sleep(5)
+        assert log.cursors["slow"].backlog == 9
+        assert len(await read_all(log.cursors["slow"])) == 9
+        assert log.number_of_entries == 10
+        log.cursors["slow"].acknowledge_cumulative(log.last_confirmed)
+        await until(lambda: log.number_of_entries < 10)
+
+    house.run(story())
+
+
 def test_retention_keeps_what_nobody_needs() -> None:
     house = House()
 
