@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := platform functions connectors runtime tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types test unit property simulate integration soak bench demo check wheel proto clean
+.PHONY: help setup fmt lint types test unit property simulate integration soak bench demo check wheel proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

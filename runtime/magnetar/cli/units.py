@@ -1,8 +1,9 @@
-"""Times and sizes as people write them: `10m`, `3d`, `512K`, `10G`, `-1`."""
+"""Times, sizes and moments as people write them: `10m`, `3d`, `512K`, `10G`, `-1`, `2026-06-28T16:53:08Z`."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -42,3 +43,28 @@ def megabytes(text: str) -> int:
     """As `size_bytes`, in MiB, rounded up; a bare number is bytes, as with pulsar-admin. Raises ValueError."""
     total = size_bytes(text)
     return total if total < 0 else -(-total // 1024**2)
+
+
+def timestamp_ms(text: str) -> int:
+    """`2026-06-28T16:53:08Z`, `…+02:00`, or milliseconds since 1970. Raises ValueError."""
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            f"{text!r} is not a moment: write 2026-06-28T16:53:08Z, 2026-06-28T18:53:08+02:00, "
+            "or milliseconds since 1970"
+        )
+    return int(moment.timestamp() * 1000)
+
+
+def iso_time(ms: int) -> str:
+    """`2026-06-28T16:53:08.123Z`, as the REST API writes moments; what is no time of this calendar as its number."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 from magnetar.cli.main import main
@@ -93,6 +94,40 @@ def test_topics(magnetar: Callable[..., str]) -> None:
     magnetar("topics delete-partitioned-topic many")
     assert "(404)" in magnetar("topics stats things", status=1)
     magnetar(["topics", "create-partitioned-topic", "huge", "-p", "1000000000"], 1)
+
+
+def test_messages_are_looked_at_without_being_consumed(
+    platform: MagnetarProcess, magnetar: Callable[..., str]
+) -> None:
+    magnetar("topics create-subscription seen -s s -m earliest")
+    client = pulsar.Client(platform.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        batches = client.create_producer(
+            "seen", batching_enabled=True, batching_max_messages=3, batching_max_publish_delay_ms=60_000
+        )
+        for payload in (b"a", b"b", b"c"):
+            batches.send_async(
+                payload,
+                lambda result, id: None,
+                partition_key="k",
+                properties={"x": "y"},
+                event_timestamp=5000,
+            )
+        batches.flush()
+        client.create_producer("seen", batching_enabled=False).send(b"d")
+    finally:
+        client.close()
+    out = magnetar("topics peek-messages seen -s s -n 2")
+    assert out.count("Batch Message ID") == 2
+    assert "event-time: 1970-01-01T00:00:05.000Z\n" in out
+    assert 'partition-key: k\nproperties: {"x": "y"}\nb\n' in out
+    out = magnetar("topics peek-messages seen -s s -n 9")
+    assert [line for line in out.splitlines() if line in set("abcd")] == ["a", "b", "c", "d"]
+    assert "\nMessage ID" in out
+    assert json.loads(magnetar("topics stats seen"))["subscriptions"]["s"]["msgBacklog"] == 2  # Entries.
+    whole = int(magnetar("topics get-backlog-size seen -m earliest"))
+    assert 0 == int(magnetar("topics get-backlog-size seen -m latest")) < whole
+    assert "entryId" in magnetar("topics get-message-id seen -d 2020-01-01T00:00:00Z")
 
 
 def test_tenants_and_namespaces(magnetar: Callable[..., str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from magnetar.cli.application import GROUPS
 from magnetar.cli.main import main
+from magnetar.protocol.batch import BatchBuilder
 
 
 @dataclass
@@ -42,6 +43,10 @@ class Platform:
         content = b"" if body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.answers[path] = (status, {"Content-Type": "application/json", **named}, content)
+
+    def will_answer_bytes(self, path: str, content: bytes, **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.answers[path] = (200, {"Content-Type": "application/octet-stream", **named}, content)
 
     def run(self, *words: str) -> int:
         return main([*words, "--admin-url", self.url])
@@ -117,6 +122,7 @@ TOPIC = "/admin/v2/persistent/public/default/t"
         ("topics set-message-ttl t --ttl 60", "POST", f"{TOPIC}/messageTTL?messageTTL=60", None),
         ("topicPolicies set-deduplication t -e", "POST", f"{TOPIC}/deduplicationEnabled", True),
         ("topics set-publish-rate t -m 10", "POST", f"{TOPIC}/publishRate", {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1}),
+        ("topics get-backlog-size t -m 3:7", "PUT", f"{TOPIC}/backlogSize", {"ledgerId": 3, "entryId": 7, "partitionIndex": -1}),
         ("topics terminate t", "POST", f"{TOPIC}/terminate", None),
         ("topics unload t", "PUT", f"{TOPIC}/unload", None),
         ("topics compact t", "PUT", f"{TOPIC}/compaction", None),
@@ -143,6 +149,7 @@ def test_a_command_is_one_request(platform: Platform, words: str, method: str, p
         ("topics partitioned-stats t --per-partition", f"{TOPIC}/partitioned-stats?perPartition=true"),
         ("topics get-retention t -ap", f"{TOPIC}/retention?applied=true"),
         ("topics list-partitioned-topics public/default", "/admin/v2/persistent/public/default/partitioned"),
+        ("topics get-message-id t -d 1970-01-01T00:00:05Z", f"{TOPIC}/messageid/5000"),
         ("schemas get t", "/admin/v2/schemas/public/default/t/schema"),
         ("functions status --name f", "/admin/v3/functions/public/default/f/status"),
         ("functions stats --name f --instance-id 0", "/admin/v3/functions/public/default/f/0/stats"),
@@ -193,6 +200,7 @@ def test_a_platform_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[s
         ("namespaces policies nonsense", "nonsense"),
         ("topics reset-cursor t -s s", "say either --time or --message-id"),
         ("topics create-subscription t -s s -m x", "not a message id"),
+        ("topics get-message-id t -d noon", "--datetime: 'noon' is not a moment"),
         ("functions stop", "Say --name"),
         ("functions create --py missing.py --classname a.B", "there is no file missing.py"),
         ("functions create --inputs a", "Say --name"),
@@ -263,6 +271,41 @@ def test_a_config_file_is_read_and_options_win_over_it(platform: Platform, tmp_p
 def config_in(asked: Asked, part: str) -> Any:
     _, _, rest = asked.body.partition(f'name="{part}"\r\nContent-Type: application/json\r\n\r\n'.encode())
     return json.loads(rest.partition(b"\r\n--")[0])
+
+
+def batch_of(*payloads: bytes) -> bytes:
+    batch = BatchBuilder()
+    for sequence_id, payload in enumerate(payloads, 7):
+        batch.add(payload, sequence_id)
+    return batch.payload()
+
+
+def test_peeking_shows_the_messages_of_a_batch_and_as_many_as_are_asked_for(
+    platform: Platform, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three in the first entry, one in the second, no third."""
+    at = f"{TOPIC}/subscription/s/position"
+    platform.will_answer_bytes(
+        f"{at}/1", batch_of(b"a", b"b", b"c"), X_Pulsar_Message_ID="3:0", X_Pulsar_num_batch_message="3"
+    )
+    platform.will_answer_bytes(f"{at}/2", b"d", X_Pulsar_Message_ID="3:1")
+    platform.will_answer(f"{at}/3", 404, {"reason": "none"})
+    assert platform.run("topics", "peek-messages", "t", "-s", "s", "-n", "2") == 0
+    assert capsys.readouterr().out == (
+        "Batch Message ID: 3:0:0\nsequence-id: 7\na\n\nBatch Message ID: 3:0:1\nsequence-id: 8\nb\n\n"
+    )
+    assert platform.run("topics", "peek-messages", "t", "-s", "s", "-n", "9") == 0
+    assert capsys.readouterr().out.endswith("sequence-id: 9\nc\n\nMessage ID: 3:1\nd\n\n")
+
+
+def test_a_batch_that_cannot_be_opened_is_shown_as_it_lies_there(
+    platform: Platform, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform.will_answer_bytes(
+        f"{TOPIC}/ledger/3/entry/0", b"secret", X_Pulsar_Message_ID="3:0", X_Pulsar_num_batch_message="2"
+    )
+    assert platform.run("topics", "get-message-by-id", "t", "-l", "3", "-e", "0") == 0
+    assert capsys.readouterr().out == "Message ID: 3:0\nsecret\n\n"
 
 
 @pytest.mark.parametrize("group", GROUPS)

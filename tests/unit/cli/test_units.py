@@ -1,10 +1,10 @@
-"""Times and sizes as people write them."""
+"""Times, sizes and moments as people write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from magnetar.cli.units import megabytes, minutes, seconds, size_bytes
+from magnetar.cli.units import iso_time, megabytes, minutes, seconds, size_bytes, timestamp_ms
 
 
 def test_times() -> None:
@@ -36,3 +36,17 @@ def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
 def test_a_fraction_of_a_minute_is_refused() -> None:
     with pytest.raises(ValueError, match="whole number of minutes"):
         minutes("90s")
+
+
+def test_moments() -> None:
+    texts = ("0", "1782665588123", "2026-06-28T16:53:08Z", "2026-06-28T18:53:08.123+02:00")
+    assert [timestamp_ms(text) for text in texts] == [0, 1782665588123, 1782665588000, 1782665588123]
+    assert iso_time(1782665588123) == "2026-06-28T16:53:08.123Z"
+    assert iso_time(2**63) == str(2**63)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "2026-13-01T00:00:00Z", "2026-06-28T16:53:08"])
+def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
+    """Without a zone it could be several."""
+    with pytest.raises(ValueError, match="16:53:08Z"):
+        timestamp_ms(text)
