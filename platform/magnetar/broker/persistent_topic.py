@@ -222,9 +222,12 @@ class PersistentTopic(Topic):
             await self.ledger.delete_cursor(subscription.name)
 
     def consumer_left(self, subscription: SubscriptionBase) -> None:
-        """A subscription that is not durable ends with its last consumer."""
+        """A subscription that is not durable ends with its last consumer, unless that is to come back from a seek."""
+        assert isinstance(subscription, Subscription)
+        if subscription.resetting:
+            # A reader that sought a time names its old beginning when it comes back: only the cursor knows better.
+            return
         if not subscription.durable and not subscription.consumers and not subscription.closed:
-            assert isinstance(subscription, Subscription)
             self.context.tasks.start(
                 self._end(subscription), f"end subscription {subscription.name} of {self.name}"
             )
