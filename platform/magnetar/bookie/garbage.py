@@ -1,7 +1,8 @@
 """Getting space back: forgetting ledgers that are gone from metadata, removing and compacting entry logs.
 
 A ledger is only forgotten if it was here before metadata was listed, is not in the listing, and is absent when asked for by
-itself: a listing that is cut short must not cost anyone data (BookKeeper #870).
+itself: a listing that is cut short must not cost anyone data (BookKeeper #870). And not at once: with a ledger its fence
+is forgotten, and a writer that slept through its deposition would be acknowledged what nobody will ever read.
 """
 
 from __future__ import annotations
@@ -41,16 +42,20 @@ class GarbageCollector:
         *,
         exists: LedgerExists | None = None,
         interval_s: float | None = None,
+        grace_s: float | None = None,
     ) -> None:
         """
         Args:
             live_ledgers: lists the ledgers in metadata.
             exists: asks metadata for one ledger. Without it the listing is asked for a second time instead.
+            grace_s: how long a ledger must have been missing from metadata before it is forgotten.
         """
         self._bookie = bookie
         self._live_ledgers = live_ledgers
         self._exists = exists
         self._interval_s = bookie.settings.gc_interval_s if interval_s is None else interval_s
+        self._grace_s = bookie.settings.gc_grace_s if grace_s is None else grace_s
+        self._missing_since: dict[int, float] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -64,7 +69,8 @@ class GarbageCollector:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            waiting = self._missing_since
+            await asyncio.sleep(min(self._interval_s, self._grace_s) if waiting else self._interval_s)
             try:
                 await self.collect()
             except Exception:  # The next one may do better; nothing depends on this one.
@@ -73,7 +79,7 @@ class GarbageCollector:
     async def collect(self) -> Collected:
         """One collection. May be stopped, or the process killed, at any moment."""
         bookie = self._bookie
-        gone = await self._gone_ledgers()
+        gone = self._gone_long_enough(await self._gone_ledgers())
         if gone:
             await bookie.delete_ledgers(gone)
             # Their entries are out of the index and the table, durably, before any file goes.
@@ -95,6 +101,13 @@ class GarbageCollector:
             again = await self._live_ledgers()
             return [ledger_id for ledger_id in candidates if ledger_id not in again]
         return [ledger_id for ledger_id in candidates if not await self._exists(ledger_id)]
+
+    def _gone_long_enough(self, gone: list[int]) -> list[int]:
+        now = asyncio.get_running_loop().time()
+        known = self._missing_since
+        since = {ledger_id: known.get(ledger_id, now) for ledger_id in gone}
+        self._missing_since = {each: start for each, start in since.items() if now - start < self._grace_s}
+        return [ledger_id for ledger_id in gone if ledger_id not in self._missing_since]
 
     async def _collect_logs(self) -> tuple[int, int]:
         storage = self._bookie.storage

@@ -42,6 +42,9 @@ class BookieSettings:
     compaction_threshold: float = 0.5
     """Logs with less than this share of live bytes are rewritten by garbage collection."""
     gc_interval_s: float = 900.0
+    gc_grace_s: float = 120.0
+    """How long a ledger must be missing from metadata before it is forgotten, and its fence with it. Longer than any
+    client keeps a connection on which nothing comes: a broker that sleeps longer has nobody left to acknowledge to."""
 
     free_bytes_min: int = 64 * MIB
     """Below this much free space the bookie is read-only, save for adds of recoveries."""

@@ -10,7 +10,7 @@ import pytest
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.garbage import Collected, GarbageCollector
 from magnetar.protocol.bookie import BookieStatus
-from tests.unit.bookie.workbench import KIB, add, add_many, crash, make_bookie, running, whole
+from tests.unit.bookie.workbench import KEY, KIB, add, add_many, crash, make_bookie, running, whole
 
 OK = BookieStatus.OK
 PAYLOAD = b"x" * 4 * KIB
@@ -122,6 +122,37 @@ async def test_a_ledger_created_during_the_listing_is_safe(tmp_path: Path) -> No
 
         assert (await GarbageCollector(bookie, live).collect()).ledgers == 0
         assert bookie.ledgers() == {1, 7}
+
+
+async def test_a_fence_outlives_its_ledger_for_a_while(tmp_path: Path) -> None:
+    """A broker that was stopped while another took its log over and deleted the ledger wakes up, and writes."""
+    catalog = Catalog(1, 2)
+    async with running(tmp_path) as bookie:
+        for ledger_id in (1, 2):
+            assert (await bookie.read_lac(ledger_id, fence=True, master_key=KEY)).status is OK
+        collector = GarbageCollector(bookie, catalog.live, exists=catalog.exists, grace_s=0.2)
+        catalog.ledgers.discard(1)
+        assert (await collector.collect()).ledgers == 0
+        assert await add(bookie, 1, 0) is BookieStatus.FENCED
+        await asyncio.sleep(0.2)
+        catalog.ledgers.discard(2)
+        assert (await collector.collect()).ledgers == 1
+        assert bookie.ledgers() == {2}
+        assert await add(bookie, 2, 0) is BookieStatus.FENCED
+
+
+async def test_one_that_comes_back_into_the_listing_begins_anew(tmp_path: Path) -> None:
+    catalog = Catalog()
+    async with running(tmp_path) as bookie:
+        await add(bookie, 1, 0)
+        collector = GarbageCollector(bookie, catalog.live, exists=catalog.exists, grace_s=0.2)
+        await collector.collect()
+        await asyncio.sleep(0.2)
+        catalog.ledgers.add(1)
+        await collector.collect()
+        catalog.ledgers.discard(1)
+        assert (await collector.collect()).ledgers == 0
+        assert bookie.ledgers() == {1}
 
 
 async def test_readers_never_notice_a_compaction(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def small_settings(directory: Path, **changes: Any) -> BookieSettings:
         read_ahead_bytes=16 * KIB,
         flush_interval_s=3600.0,
         free_bytes_min=0,
+        gc_grace_s=0.0,
     )
     return replace(settings, **changes)
 
