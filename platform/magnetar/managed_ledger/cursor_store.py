@@ -33,6 +33,9 @@ log = get_logger("magnetar.managed_ledger")
 RANGES_IN_METADATA = 1000
 """A state with more ranges than this stays in its ledger. Source: Pulsar `managedLedgerMaxUnackedRangesToPersistInMetadataStore`."""
 
+STATE_BYTES_IN_METADATA = 256 * 1024
+"""Nor does one that is larger than this go there: parts of many batches add up to more than a metadata store takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class CursorStorage:
@@ -89,7 +92,7 @@ class CursorStore:
         snapshot = record.snapshot
         if record.ledger_id >= 0:
             snapshot = await self._read_ledger(record.ledger_id) or snapshot
-        if len(snapshot.ranges) <= RANGES_IN_METADATA:
+        if _fits(snapshot):
             doomed = (*record.doomed, record.ledger_id) if record.ledger_id >= 0 else record.doomed
             record = replace(record, snapshot=snapshot, ledger_id=-1, doomed=doomed)
         await self._write_record(record)
@@ -227,7 +230,7 @@ class CursorStore:
         """Write the last state, where the next owner finds it soonest."""
         if self._writer is None and not changed:
             return
-        if len(snapshot.ranges) > RANGES_IN_METADATA:
+        if not _fits(snapshot):
             if changed:
                 await self.persist(snapshot)
             return
@@ -255,12 +258,30 @@ class CursorStore:
         await self._owned.delete()
 
 
+def _fits(snapshot: CursorSnapshot) -> bool:
+    """Whether a state may lie in metadata as it is."""
+    return (
+        len(snapshot.ranges) <= RANGES_IN_METADATA
+        and len(encode_snapshot(snapshot)) <= STATE_BYTES_IN_METADATA
+    )
+
+
 def _small(name: str, snapshot: CursorSnapshot) -> CursorSnapshot:
     """As much of a state as may lie in metadata: what is left out is delivered again after a restart."""
-    if len(snapshot.ranges) > RANGES_IN_METADATA:
-        log.warning("cursor.ranges_left_out", cursor=name, ranges=len(snapshot.ranges) - RANGES_IN_METADATA)
-        return replace(snapshot, ranges=snapshot.ranges[:RANGES_IN_METADATA])
-    return snapshot
+    if _fits(snapshot):
+        return snapshot
+    small = replace(snapshot, ranges=snapshot.ranges[:RANGES_IN_METADATA])
+    parts = len(small.ack_sets)
+    while parts and not _fits(small):
+        parts //= 2
+        small = replace(small, ack_sets=snapshot.ack_sets[:parts])
+    log.warning(
+        "cursor.state_left_out",
+        cursor=name,
+        ranges=len(snapshot.ranges) - len(small.ranges),
+        ack_sets=len(snapshot.ack_sets) - parts,
+    )
+    return small
 
 
 async def _append(writer: LedgerWriter, data: bytes) -> None:

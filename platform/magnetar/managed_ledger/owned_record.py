@@ -13,7 +13,14 @@ from collections.abc import Callable
 
 from magnetar.environment.clock import Clock
 from magnetar.managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
-from magnetar.metadata.errors import BadVersion, NotEmpty, NotFound, StoreClosed, StoreUnavailable
+from magnetar.metadata.errors import (
+    BadVersion,
+    MetadataError,
+    NotEmpty,
+    NotFound,
+    StoreClosed,
+    StoreUnavailable,
+)
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 _BACKOFF_S = 0.05
@@ -49,7 +56,8 @@ class OwnedRecord:
 
         Raises:
             ManagedLedgerFenced: somebody else has written or deleted it.
-            StorageUnavailable: no answer for too long; whether it was written will be found out by the next.
+            StorageUnavailable: no answer for too long; whether it was written will be found out by the next. Or
+                the store has refused it.
         """
         self._writes += 1
         value = encode(f"{self._token}-{self._writes}")
@@ -66,6 +74,8 @@ class OwnedRecord:
                     raise StorageUnavailable(self._path, str(error) or type(error).__name__) from error
                 await asyncio.sleep(pause_s * (0.5 + self._dice.random()))
                 pause_s = min(2 * pause_s, _BACKOFF_MAX_S)
+            except MetadataError as error:  # Refused, e.g. as too large: asking again would not help.
+                raise StorageUnavailable(self._path, str(error)) from error
 
     async def _try(self, value: bytes) -> bool:
         """False if an earlier write took effect in the very moment: try again behind it."""

@@ -895,6 +895,44 @@ def test_nothing_is_trimmed_before_every_cursor_is_back() -> None:
     house.run(story())
 
 
+def test_parts_of_many_large_batches_outgrow_the_metadata_and_survive() -> None:
+    """They are kept in the cursor's ledger, over a close and over a crash; the log opens whatever they come to."""
+    house = House()
+    left = [1] * 100
+
+    async def story() -> None:
+        owner = house.owner()
+        log = await owner.open()
+        cursor = await log.open_cursor("c", initial="earliest")
+        positions = await filled(log, 1500)
+        cursor.acknowledge([(position, left) for position in positions])
+        await cursor.flush()
+        owner.cut_off(house)
+        second = house.owner()
+        log = await second.open()
+        assert log.cursors["c"].ack_set(positions[-1]) == left
+        log.cursors["c"].acknowledge([(positions[0], None)])
+        await second.factory.close()
+        again = (await house.owner().open()).cursors["c"]
+        assert again.mark_delete == positions[0]
+        assert all(again.ack_set(position) == left for position in positions[1:])
+
+    house.run(story())
+
+
+def test_what_metadata_refuse_is_told_as_what_it_is() -> None:
+    house = House()
+
+    async def story() -> None:
+        log = await house.owner().open()
+        with pytest.raises(StorageUnavailable, match="1000000"):
+            await log.set_properties({"large": "x" * 1_000_000})
+        await log.set_properties({"small": "x"})
+        assert log.properties == {"small": "x"}
+
+    house.run(story())
+
+
 def test_retention_keeps_what_nobody_needs() -> None:
     house = House()
 
