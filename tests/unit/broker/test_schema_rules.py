@@ -45,8 +45,9 @@ B_DEFAULT = field("b", "int", default=0)
         (record(A), record(A, B), True),
         (record(A, B), record(A), False),
         (record(A, B_DEFAULT), record(A), True),
-        (record(A), record(A, name="S"), False),
-        ({**record(A), "aliases": ["S"]}, record(A, name="S"), True),
+        (record(A), record(A, name="S"), True),
+        (["null", record(A)], record(A, name="S"), True),
+        (record(A, B), record(A, name="S"), False),
         (record(field("c", "string", aliases=["a"])), record(A), True),
         (record(field("a", "int")), record(A), False),
         (["null", "string"], "string", True),
@@ -62,6 +63,11 @@ B_DEFAULT = field("b", "int", default=0)
         (
             {"type": "enum", "name": "E", "symbols": ["X"]},
             {"type": "enum", "name": "E", "symbols": ["X", "Y"]},
+            False,
+        ),
+        (
+            {"type": "enum", "name": "E", "symbols": ["X"]},
+            {"type": "enum", "name": "F", "symbols": ["X"]},
             False,
         ),
         ({"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 8}, False),
