@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from magnetar.broker.broker import Broker
@@ -342,9 +344,10 @@ async def test_a_reader_that_sought_goes_on_there_whatever_beginning_it_names(co
     """After a seek by time, clients subscribe with the message they began at: there is no other they could name."""
     client = await published(connect, 2)
     newest = MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
-    await client.subscribe(TOPIC, durable=False, start_message_id=newest)
+    reader: dict[str, Any] = {"durable": False, "start_message_id": newest, "earliest": False}
+    await client.subscribe(TOPIC, **reader)
     await client.ask("seek", consumer_id=1, message_publish_time=0)
-    await client.subscribe(TOPIC, durable=False, start_message_id=newest, permits=10)
+    await client.subscribe(TOPIC, **reader, permits=10)
     assert await received(client, 2) == [b"m0", b"m1"]
 
 
