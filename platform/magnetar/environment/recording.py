@@ -58,6 +58,14 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
+class _Renamed:
+    """One step for whoever looks at the directory; a power cut may still take the two names for two."""
+
+    new: _Named
+    old: _Named
+
+
+@dataclass(frozen=True, slots=True)
 class _DirectoryMade:
     directory: str
 
@@ -69,7 +77,7 @@ class _DirectorySynced:
 
 
 _Change: TypeAlias = _Written | _Resized
-_Operation: TypeAlias = _Change | _Synced | _Named | _DirectoryMade | _DirectorySynced
+_Operation: TypeAlias = _Change | _Synced | _Named | _Renamed | _DirectoryMade | _DirectorySynced
 
 
 @dataclass(slots=True)
@@ -138,6 +146,8 @@ class _Replay:
                 self._content(node).sync(covers)
             case _Named():
                 self._waiting_names.append((number, operation))
+            case _Renamed(new, old):
+                self._waiting_names += [(number, new), (number, old)]
             case _DirectoryMade(directory):
                 self._directories.add(directory)
             case _DirectorySynced(directory, covers):
@@ -280,7 +290,7 @@ class RecordingDisk:
             self._inner.rename(source, target)
             node = self._nodes.pop(old)
             self._nodes[new] = node
-            self._operations += [_Named(*new, node), _Named(*old, None)]
+            self._operations.append(_Renamed(_Named(*new, node), _Named(*old, None)))
 
     def remove(self, path: Path) -> None:
         key = self._key(path)
