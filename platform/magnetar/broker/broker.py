@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.connection import Connection
 from magnetar.broker.context import BrokerContext
+from magnetar.broker.errors import ListenerNotFound
 from magnetar.broker.limits import PublishBudget
 from magnetar.broker.metrics import broker_samples
 from magnetar.broker.ownership import BrokerAddress, Ownership
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from magnetar.security.authorizer import Authorizer
 
 log = get_logger("magnetar.broker")
+
+INTERNAL_LISTENER: Final = "internal"
+"""What Pulsar calls the address a broker has in any case. Source: Pulsar `internalListenerName`."""
 
 _BACKLOG = 1024
 _PRODUCER_NAMES_PATH = "/counters/producer-name"
@@ -186,13 +190,20 @@ class Broker:
         """Connections whose handshake is done."""
         return sum(connection.connected for connection in self.connections)
 
-    async def lookup(self, name: TopicName) -> LookupResult:
-        """Who serves a topic: this broker, if nobody did.
+    async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:
+        """Who serves a topic: this broker, if nobody did. `listener` names one of the addresses a broker may have.
 
         Raises:
-            NamespaceNotFound, ServiceNotReady
+            ListenerNotFound, NamespaceNotFound, ServiceNotReady
         """
         self.lookups += 1
+        if listener not in ("", INTERNAL_LISTENER):
+            # Pulsar's own words come first: by them clients in C++ know that asking again is of no use.
+            # Sources: Pulsar NamespaceService; C++ client ClientConnection, the older by the word in brackets.
+            raise ListenerNotFound(
+                f"the broker do not have {listener} listener (PulsarServerException): "
+                f"connect without a listener name"
+            )
         owner = await self.ownership.owner(await self.topics.bundle(name))
         return LookupResult(owner.broker_url, owner.web_url, here=owner == self.ownership.address)
 

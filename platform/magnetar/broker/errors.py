@@ -5,6 +5,7 @@ BrokerError
     PersistenceFailed           a write failed or cannot be told to have succeeded: reconnect, send again
     Unauthenticated / Unauthorized
     ServiceNotReady             not here, not yet, or not any more: look up again and retry
+    ListenerNotFound            the broker has no address of that name
     NamespaceNotFound, TopicNotFound, SubscriptionNotFound, ConsumerNotFound, SchemaNotFound, MessageNotFound
     TopicExists, SubscriptionExists
     TopicTerminated             no more messages are taken
@@ -59,6 +60,10 @@ class Unauthorized(BrokerError):
 
 class ServiceNotReady(BrokerError):
     """Not owned here, loading, unloading, or being created by an earlier request."""
+
+
+class ListenerNotFound(BrokerError):
+    """The client wants an address under a name this broker does not advertise."""
 
 
 class NamespaceNotFound(BrokerError):
@@ -160,6 +165,7 @@ _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
     Unauthenticated: (ServerError.AuthenticationError, 401),
     Unauthorized: (ServerError.AuthorizationError, 403),
     ServiceNotReady: (ServerError.ServiceNotReady, 503),
+    ListenerNotFound: (ServerError.ServiceNotReady, 404),
     NamespaceNotFound: (ServerError.TopicNotFound, 404),
     TopicNotFound: (ServerError.TopicNotFound, 404),
     SubscriptionNotFound: (ServerError.SubscriptionNotFound, 404),

@@ -58,6 +58,9 @@ async def test_lookup(platform: Platform) -> None:
     assert told["brokerUrlTls"] == told["brokerUrlSsl"] == ""
     assert (await http.get("/lookup/v2/topic/persistent/public/nothing/t")).status_code == 404
     assert (await http.get("/lookup/v2/topic/other/public/default/t")).status_code == 404
+    elsewhere = await http.get("/lookup/v2/topic/persistent/public/default/t?listenerName=outside")
+    assert elsewhere.status_code == 404
+    assert "outside" in elsewhere.json()["reason"]
     bundle = await http.get("/lookup/v2/topic/persistent/public/default/t/bundle")
     assert bundle.text.startswith("0x")
     assert len(bundle.text) == 21

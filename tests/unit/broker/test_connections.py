@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.protocol import commands
 from magnetar.protocol.frames import encode_command
-from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect
+from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, ServerError
 from tests.unit.broker.conftest import Connect, StartBroker
 from tests.unit.broker.raw_client import RawClient
 
@@ -137,6 +138,19 @@ async def test_lookup_names_this_broker(connect: Connect, broker: Broker) -> Non
     assert answer.brokerServiceUrl == broker.service_url
     assert answer.response == answer.Connect
     assert not answer.HasField("error")
+
+
+async def test_a_listener_nobody_has_is_told_so_that_clients_do_not_ask_again(
+    connect: Connect, broker: Broker
+) -> None:
+    client = await connect()
+    ask = functools.partial(client.ask, "lookupTopic", "lookupTopicResponse", topic=TOPIC)
+    answer = await ask(advertised_listener_name="outside")
+    assert answer.response == answer.Failed
+    assert answer.error == ServerError.ServiceNotReady
+    assert "PulsarServerException" in answer.message
+    assert "the broker do not have outside listener" in answer.message
+    assert (await ask(advertised_listener_name="internal")).brokerServiceUrl == broker.service_url
 
 
 async def test_lookup_in_an_unknown_namespace_is_topic_not_found(connect: Connect) -> None:

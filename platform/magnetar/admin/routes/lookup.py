@@ -22,7 +22,7 @@ async def find(call: Call) -> dict[str, str]:
         policies = await call.admin.resources.effective(call.topic)
         if not policies.auto_topic_creation and not call.topic.is_system:
             raise TopicNotFound(f"Topic not found: {call.topic}")
-    found = await call.admin.broker.lookup(call.topic)
+    found = await call.admin.broker.lookup(call.topic, call.query.get("listenerName", ""))
     return {
         "brokerUrl": found.broker_url,
         # Clients in C++ give up unless one of the next two is there, empty or not.
