@@ -373,6 +373,43 @@ def test_at_most_once_repeats_nothing_while_acknowledgements_hold(seed: int) -> 
     assert max(Counter(results + letters).values(), default=0) <= 1
 
 
+class SinkWorld(World):
+    """User code that takes a run as a whole: one bad message fails all of it, unless it is told to go one by one."""
+
+    written: list[int]
+
+    def run_entry(self) -> None:
+        run = self.runs.popleft()
+        if run.generation <= self.stopped_generation:
+            return
+        entry = self.entries[run.position]
+        chosen = list(run.ordinals or range(entry.count))
+        bad = [ordinal for ordinal in chosen if self.function.call(entry.first_index + ordinal) == "bad"]
+        if bad and not run.isolate:
+            bad = chosen
+        self.written += [entry.first_index + ordinal for ordinal in chosen if ordinal not in bad]
+        if bad and self.policy.stops_at_failure:
+            self.stopped_generation = run.generation
+        faults = [Fault(ordinal, "bad") for ordinal in bad]
+        self.carry_out(
+            self.host.ran(run.position, run.generation, Outcome([], faults, entry.count), self.now)
+        )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sink_writes_everything_but_what_is_at_fault(seed: int) -> None:
+    retries = (0, 1, 2)[seed % 3]
+    policy = Policy(ordered=seed % 2 == 0, retries=retries, dead_letters=True, isolate=True)
+    world = SinkWorld(seed, policy)
+    world.written = []
+    world.function.flaky = False
+    world.run()
+    letters = world.outcomes()[1]
+    for index, kind in world.function.kinds.items():
+        assert (index in letters) == (kind == "bad")
+        assert (index in world.written) == (kind != "bad")
+
+
 # Planted faults
 
 
