@@ -76,12 +76,17 @@ class LogWriter:
     def __init__(self, disk: Disk, directory: Path, log: int, now_ms: int) -> None:
         """Create the log; its name is durable when this returns."""
         self.log = log
+        self._disk = disk
         self._path = log_path(directory, log)
         self._file = disk.create(self._path)
-        self._file.write(0, [_encode_header(log, now_ms)])
+        self.synced_end = 0
+        try:
+            self._file.write(0, [_encode_header(log, now_ms)])
+        except OSError:
+            self.abandon()
+            raise
         disk.sync_directory(directory)
         self.end = HEADER_BYTES
-        self.synced_end = 0
         self.bytes_by_ledger: dict[int, int] = {}
 
     def append(self, entries: Iterable[tuple[int, int, Parts]]) -> list[StoredRecord]:
@@ -116,6 +121,16 @@ class LogWriter:
         self._file.write(self.end, [encode_map(self.log, self.bytes_by_ledger, self.end, self.end)])
         self.sync()
         self.close()
+
+    def abandon(self) -> None:
+        """Close after a failed write. What lies behind the last sync is dead, and its space is given back."""
+        try:
+            if self.synced_end:
+                self._file.truncate(self.synced_end)
+            else:
+                self._disk.remove(self._path)
+        finally:
+            self._file.close()
 
     def close(self) -> None:
         self._file.close()

@@ -1,12 +1,14 @@
 """The journal: what makes an add durable before it is acknowledged.
 
 One thread writes. Everything that queued while its last sync ran is the next group: one write, one fdatasync, one
-`call_soon_threadsafe` for all its acknowledgements. Nothing is ever written after a failed sync: the process ends.
+`call_soon_threadsafe` for all its acknowledgements. Nothing is ever written after a failed sync: the process ends. A full
+disk is waited for: nothing of the group is promised yet, and what waits behind it is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import queue
 import threading
 from collections import deque
@@ -18,6 +20,9 @@ from magnetar.bookie.segments import OpenSegment, Segments
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.protocol.bookie import BookieStatus
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_ROOM_PAUSE_S = 0.5
 
 log = get_logger("magnetar.bookie.journal")
 
@@ -32,6 +37,7 @@ class Journal:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._sleeping = False
         self._stopping = False
+        self._stop_asked = threading.Event()
         self._thread: threading.Thread | None = None
         self._preparing: threading.Thread | None = None
         self.durable = Mark(0, 0, 0)
@@ -62,11 +68,12 @@ class Journal:
             self._wake.put(None)
 
     async def stop(self) -> None:
-        """Write what is queued, acknowledge it, end the thread."""
+        """Write what is queued, acknowledge it, end the thread. On a full disk what is queued is let go, unanswered."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         self._stopping = True
+        self._stop_asked.set()
         self._wake.put(None)
         await asyncio.to_thread(thread.join)
         if self._preparing is not None:
@@ -79,8 +86,7 @@ class Journal:
     def _run(self) -> None:
         try:
             while group := self._next_group():
-                size = self._commit(group)
-                if not self._tell(group, size):
+                if not self._commit_once_there_is_room(group) or not self._tell(group):
                     return
         except BaseException as error:
             self._on_failure(error)
@@ -98,7 +104,33 @@ class Journal:
         take = waiting.popleft
         return [take() for _ in range(len(waiting))]
 
-    def _commit(self, group: list[Pending]) -> int:
+    def _commit_once_there_is_room(self, group: list[Pending]) -> bool:
+        """False if a stop was asked for before there was."""
+        full = False
+        while True:
+            try:
+                self._commit(group)
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                path = str(self._open_segment.path)
+                if not full:
+                    log.error(
+                        "journal.disk_full",
+                        file=path,
+                        reason=str(error),
+                        advice="free space; adds wait until then",
+                    )
+                full = True
+                if self._stop_asked.wait(_NO_ROOM_PAUSE_S):
+                    log.warning("journal.abandoned", records=len(group), file=path)
+                    return False
+            else:
+                if full:
+                    log.info("journal.disk_has_room", file=str(self._open_segment.path))
+                return True
+
+    def _commit(self, group: list[Pending]) -> None:
         size = group_bytes(group)
         if self._offset + size > self._segments.segment_bytes and self._offset > FIRST_BLOCK:
             self._roll()
@@ -118,7 +150,6 @@ class Journal:
         self.synced_bytes += size
         if self._preparing is None and self._offset > self._segments.segment_bytes // 2:
             self._prepare_next()
-        return size
 
     def _roll(self) -> None:
         old = self._open_segment
@@ -150,10 +181,15 @@ class Journal:
     def _prepare(self) -> None:
         try:
             self._segments.prepare_spare()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                log.warning("journal.no_spare", reason=str(error))  # The next segment will begin smaller.
+            else:
+                self._on_failure(error)
         except BaseException as error:
             self._on_failure(error)
 
-    def _tell(self, group: list[Pending], size: int) -> bool:
+    def _tell(self, group: list[Pending]) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._acknowledge, group)
         except RuntimeError:  # The loop is closed without a stop: there is nobody left to acknowledge to.

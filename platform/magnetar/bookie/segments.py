@@ -105,17 +105,25 @@ class Segments:
         return OpenSegment(SegmentHeader(segment, first_sequence, salt), path, file, file.size())
 
     def create(self, segment: int, first_sequence: int) -> OpenSegment:
-        """A new segment, durable under its name, with zeroed or recycled blocks behind the header."""
+        """A new segment, durable under its name, with zeroed or recycled blocks behind the header.
+
+        After an error that is no `DiskFailed` it may be asked for again.
+        """
         with self._lock:
             prepared = self._spares.pop() if self._spares else None
         if prepared is None:
             prepared = self._next_spare()
-            file = self._disk.create(prepared)
-            file.allocate(0, self.first_bytes)
+            file = self._zeroed(prepared, self.first_bytes)
         else:
             file = self._disk.open(prepared, writable=True)
         header = SegmentHeader(segment, first_sequence, self._salts.getrandbits(32))
-        file.write(0, [_encode_header(header, self._clock.time_ms())])
+        try:
+            file.write(0, [_encode_header(header, self._clock.time_ms())])
+        except OSError:
+            file.close()
+            with self._lock:
+                self._spares.append(prepared)
+            raise
         file.sync()
         path = self.path(segment)
         self._disk.rename(prepared, path)
@@ -127,16 +135,25 @@ class Segments:
         return bool(self._spares)
 
     def prepare_spare(self) -> None:
-        """Lay down a full segment of zeros for the next `create`, unless there is one."""
+        """Lay down a full segment of zeros for the next `create`, unless there is one. Nothing is left of a failure."""
         if self._spares:
             return
         path = self._next_spare()
-        file = self._disk.create(path)
-        file.allocate(0, self.segment_bytes)
+        file = self._zeroed(path, self.segment_bytes)
         file.sync()
         file.close()
         with self._lock:
             self._spares.append(path)
+
+    def _zeroed(self, path: Path, size: int) -> DiskFile:
+        file = self._disk.create(path)
+        try:
+            file.allocate(0, size)
+        except OSError:  # The disk is full: it is not to stay full for this.
+            file.close()
+            self._disk.remove(path)
+            raise
+        return file
 
     def release(self, before: int) -> None:
         """Segments below `before` are behind the mark: keep a few as spares, remove the others."""

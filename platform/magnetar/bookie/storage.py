@@ -190,8 +190,8 @@ class Storage:
             crash_point("bookie.flush.middle")
             writer.sync()
         except OSError:
-            self._writer = None  # What it holds behind the last sync is dead; go on with a new log.
-            writer.close()
+            self._writer = None  # Go on with a new log.
+            writer.abandon()
             raise
         crash_point("bookie.flush.log_synced")
         assert self._index.state is not None

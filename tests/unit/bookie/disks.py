@@ -28,6 +28,7 @@ class WrappedFile:
             self._file.sync()
 
     def allocate(self, offset: int, length: int) -> None:
+        self._disk.before_allocate(self._path)
         self._file.allocate(offset, length)
 
     def forget(self, offset: int, length: int) -> None:
@@ -53,6 +54,9 @@ class WrappedDisk:
 
     def before_write(self, path: Path) -> None:
         """May raise instead of the write."""
+
+    def before_allocate(self, path: Path) -> None:
+        """May raise instead of laying zeros."""
 
     def before_sync(self, path: Path) -> bool:
         """May wait or raise; False leaves the sync out."""
@@ -134,6 +138,9 @@ class FullDisk(WrappedDisk):
     def before_write(self, path: Path) -> None:
         if self.full and path.parent.name == self._folder:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def before_allocate(self, path: Path) -> None:
+        self.before_write(path)
 
 
 class ShortDisk(WrappedDisk):
