@@ -79,6 +79,9 @@ class AppendPath:
         self._last_timestamp_ms = last_timestamp_ms
         self._refusal: ManagedLedgerError | None = None
         self._switching = False
+        self._failing_since: float | None = None
+        """When a ledger first failed, if nothing has been stored since."""
+        self._pause_s = _BACKOFF_S
         self._quiet: list[asyncio.Future[None]] = []
         self._wake_scheduled = False
 
@@ -131,6 +134,8 @@ class AppendPath:
         append = self._in_flight.popleft()
         if error is not None:
             self._returned.append(append)
+            if self._failing_since is None:
+                self._failing_since = self._owner.clock.monotonic()
             if isinstance(error, LedgerFenced):
                 self._owner.fence(str(error))
             else:
@@ -155,6 +160,7 @@ class AppendPath:
     def _wake(self) -> None:
         """Once for all appends that one turn of the loop has completed."""
         self._wake_scheduled = False
+        self._failing_since, self._pause_s = None, _BACKOFF_S
         self._owner.appended()
         self._tell_if_quiet()
 
@@ -194,6 +200,7 @@ class AppendPath:
 
     async def _switch_ledger(self) -> None:
         try:
+            await self._pause_if_fruitless()
             await self._try_to_open_next()
         except ManagedLedgerFenced as error:
             self._owner.fence(str(error))
@@ -205,6 +212,22 @@ class AppendPath:
             self._switching = False
         self._send_waiting()
         self._tell_if_quiet()
+
+    async def _pause_if_fruitless(self) -> None:
+        """After a ledger that took nothing: the next would hardly fare better at once, and not for ever.
+
+        Raises:
+            StorageUnavailable: ledgers have been failing for `storage_retry_s`.
+        """
+        since, writer = self._failing_since, self.writer
+        if since is None or writer is None or writer.last_add_confirmed >= 0:
+            return
+        owner = self._owner
+        if owner.clock.monotonic() + self._pause_s > since + owner.config.storage_retry_s:
+            self._failing_since, self._pause_s = None, _BACKOFF_S
+            raise StorageUnavailable(owner.name, "one new ledger after the other takes no entries")
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, _BACKOFF_MAX_S)
 
     async def _try_to_open_next(self) -> None:
         deadline = self._owner.clock.monotonic() + self._owner.config.storage_retry_s

@@ -933,6 +933,38 @@ def test_what_metadata_refuse_is_told_as_what_it_is() -> None:
     house.run(story())
 
 
+def test_ledgers_that_take_nothing_are_not_made_one_after_the_other() -> None:
+    """Bookies that are found writable and are not: appends fail in bounded time, after a bounded number of ledgers."""
+    house = House()
+
+    async def story() -> None:
+        owner = house.owner()
+        log = await owner.open(replace(CONFIG, storage_retry_s=10.0))
+        await filled(log, 3)
+        everyone = await owner.bookies.writable()
+
+        async def writable() -> Any:
+            return everyone
+
+        owner.bookies.writable = writable  # type: ignore[method-assign]
+        for bookie in house.bookies.values():
+            bookie.read_only = True
+        before, began = log.highest_ledger_id, house.loop.time()
+        appends = Appends(log)
+        appends.append(*payloads(5, 3))
+        await appends.all_answered(5)
+        assert {type(error) for _, error in appends.failed} == {AppendFailed}
+        assert 5 < house.loop.time() - began < 20
+        assert log.highest_ledger_id - before < 30
+        for bookie in house.bookies.values():
+            bookie.read_only = False
+        await filled(log, 5, 3)
+        reader = await log.open_cursor("r", durable=False, start=EARLIEST)
+        assert await read_all(reader) == payloads(8)
+
+    house.run(story())
+
+
 def test_retention_keeps_what_nobody_needs() -> None:
     house = House()
 
