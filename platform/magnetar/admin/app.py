@@ -9,7 +9,7 @@ port = await server.start("127.0.0.1", 8080)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magnetar.admin.admin import Admin, Identify, anonymous
 from magnetar.admin.routes import all_routes
@@ -20,8 +20,6 @@ from magnetar.metrics.process import process_samples
 from magnetar.metrics.registry import MetricsRegistry
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from magnetar.broker.broker import Broker
     from magnetar.policies.resources import Resources
     from magnetar.security.authorizer import Authorizer
@@ -61,35 +59,3 @@ def _own_metrics(broker: Broker) -> MetricsRegistry:
     metrics.add(broker.metric_samples)
     metrics.add(process_samples)
     return metrics
-
-
-def build_app(site: Site) -> FastAPI:
-    """The same as one FastAPI application, with documentation and with what has been mounted."""
-    from fastapi import FastAPI, Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
-
-    from magnetar.admin.openapi import TITLE, VERSION, document
-
-    app = FastAPI(title=TITLE, version=VERSION, docs_url="/docs", redoc_url=None, openapi_url="/openapi.json")
-    for load in site.loaders:
-        app.include_router(load())
-
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"reason": str(error.detail)}, error.status_code, headers=error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def misunderstood(request: Request, error: RequestValidationError) -> JSONResponse:
-        faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
-        return JSONResponse({"reason": f"Invalid request: {faults}"}, 400)
-
-    routers_only = app.openapi
-
-    def whole() -> dict[str, Any]:
-        return document(site.api.table, routers_only())
-
-    app.openapi = whole  # type: ignore[method-assign]  # As FastAPI documents it.
-    app.mount("/", site.api)
-    return app

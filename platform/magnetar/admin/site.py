@@ -29,7 +29,7 @@ class Site:
 
     def __init__(self, admin: Admin, table: Table) -> None:
         self.api = Api(admin, table)
-        self.loaders: list[Callable[[], APIRouter]] = []
+        self._loaders: list[Callable[[], APIRouter]] = []
         self._prefixes: list[str] = list(DOCUMENTATION)
         self._rest: FastAPI | None = None
         self._loading: asyncio.Task[FastAPI] | None = None
@@ -45,7 +45,7 @@ class Site:
         """
         if self._loading is not None:
             raise RuntimeError("mount routers before the first request")
-        self.loaders.append(load)
+        self._loaders.append(load)
         self._prefixes.extend(prefixes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,9 +92,9 @@ class Site:
         return self._rest
 
     def _load(self) -> FastAPI:
-        from magnetar.admin.app import build_app
+        from magnetar.admin.documented_app import build_app
 
-        return build_app(self)
+        return build_app(self.api, self._loaders)
 
     async def drain(self) -> None:
         """Wait until nothing is under way."""

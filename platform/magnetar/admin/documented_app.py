@@ -1,0 +1,39 @@
+"""The web side as one FastAPI application. Import it late: it takes longer than all else a broker needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from magnetar.admin.api import Api
+from magnetar.admin.openapi import TITLE, VERSION, document
+
+
+def build_app(api: Api, loaders: Iterable[Callable[[], APIRouter]]) -> FastAPI:
+    """Documentation of everything, what `loaders` bring, and below them the routes of `api`."""
+    app = FastAPI(title=TITLE, version=VERSION, docs_url="/docs", redoc_url=None, openapi_url="/openapi.json")
+    for load in loaders:
+        app.include_router(load())
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"reason": str(error.detail)}, error.status_code, headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def misunderstood(request: Request, error: RequestValidationError) -> JSONResponse:
+        faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
+        return JSONResponse({"reason": f"Invalid request: {faults}"}, 400)
+
+    routers_only = app.openapi
+
+    def whole() -> dict[str, Any]:
+        return document(api.table, routers_only())
+
+    app.openapi = whole  # type: ignore[method-assign]  # As FastAPI documents it.
+    app.mount("/", api)
+    return app
