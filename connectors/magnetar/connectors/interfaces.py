@@ -1,7 +1,8 @@
 """What a connector is: a `Source` yields records, a `Sink` takes them, a context lends them a hand.
 
 Both are called by one thread of the connector's own process and may block there. A batch is the unit: a source
-returns as many records as it has at hand, a sink gets as many as one entry of the input topic holds.
+returns as many records as it has at hand, a sink gets what has come: at most 1000 records or 1 MiB, unless one
+entry of the input topic holds more.
 
 Source of the shapes: Pulsar IO (`pulsar-io/core`, Source, Sink, Record), narrowed to what a restart needs.
 """
@@ -117,8 +118,8 @@ class Sink(ABC):
     def write(self, records: list[Record]) -> None:
         """Store all of `records`; when it returns they are durable and will be acknowledged.
 
-        Raising fails the whole batch, which will be written again. A single record that can never be stored goes
-        to `SinkContext.reject` instead.
+        Raising fails the whole batch, which will be written again, at once or later, in the same or in smaller
+        pieces. A single record that can never be stored goes to `SinkContext.reject` instead.
         """
 
     def close(self) -> None:

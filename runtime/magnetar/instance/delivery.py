@@ -131,6 +131,8 @@ class Run:
     generation: int
     ordinals: tuple[int, ...] = ()
     isolate: bool = False
+    alone: bool = False
+    """A sink's: write the entry in a batch of its own, not together with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ class _Entry:
     careful: bool = False
     """One message at a time: the process died with this entry in hand."""
     isolate: bool = False
+    alone: bool = False
+    """It failed, or was in hand when the process died: kept apart, so that it drags no others along, nor they it."""
     unstored: int = 0
     """Results, dead letters and side publishes without a receipt."""
     unissued: int = 0
@@ -355,6 +359,7 @@ class Delivery(Generic[P]):
             if entry.state is not _State.RUNNING:
                 continue
             self._wait(position, entry, 0.0)
+            entry.alone = self._policy.isolate
             alone = entry.running[0] if entry.careful and entry.running else None
             entry.running = ()
             if self._policy.guarantee is Guarantee.ATMOST_ONCE:
@@ -389,6 +394,7 @@ class Delivery(Generic[P]):
                 final.append(fault)
             else:
                 retry.append(fault)
+        entry.alone = entry.alone or (self._policy.isolate and bool(retry))
         if self._policy.isolate and limit is not None:
             entry.isolate = any(entry.attempts[fault.ordinal] > limit for fault in retry)
         return retry, final
@@ -528,4 +534,4 @@ class Delivery(Generic[P]):
             self._careful_running = position
         elif not whole:
             entry.running = tuple(entry.pending)
-        return Run(position, self._generation, entry.running, entry.isolate)
+        return Run(position, self._generation, entry.running, entry.isolate, entry.alone)

@@ -180,7 +180,7 @@ class InputSession:
             count=max(batch.size, 1),
             route=self._route(first_index),
             ordinals=run.ordinals,
-            flags=EntryFlag.ISOLATE if run.isolate else EntryFlag.NONE,
+            flags=(EntryFlag.ISOLATE if run.isolate else 0) | (EntryFlag.ALONE if run.alone else 0),
             payload=payload,
         )
 

@@ -20,6 +20,7 @@ import pytest
 
 from magnetar.functions.config import Guarantee
 from magnetar.instance.delivery import (
+    LOSSES_TO_BLAME,
     Acknowledge,
     Arrival,
     DeadLetter,
@@ -374,40 +375,96 @@ def test_at_most_once_repeats_nothing_while_acknowledgements_hold(seed: int) -> 
 
 
 class SinkWorld(World):
-    """User code that takes a run as a whole: one bad message fails all of it, unless it is told to go one by one."""
+    """User code that takes a batch as a whole, and as many runs at once as are there.
 
-    written: list[int]
+    One bad message fails all of it, unless it is told to go one by one; of a deadly one the process dies.
+    """
+
+    def __init__(self, seed: int, policy: Policy, **changes: Any) -> None:
+        self.written: list[int] = []
+        self.writes: list[int] = []
+        """How many runs each write held."""
+        self.deadly: set[int] = set()
+        super().__init__(seed, policy, **changes)
+        self.function.flaky = False
 
     def run_entry(self) -> None:
-        run = self.runs.popleft()
+        self.runs = deque(run for run in self.runs if run.generation > self.stopped_generation)
+        if not self.runs:
+            return
+        group = [self.runs[0]]
+        for run in list(self.runs)[1:]:
+            if group[0].alone or run.alone or self.dice.random() < 0.2:
+                break
+            group.append(run)
+        self.writes.append(len(group))
+        if any(index in self.deadly for run in group for index in self.indices(run)):
+            self.kill_process()
+        elif len(group) == 1 or any(self.bad(run) for run in group):
+            for run in group:
+                self.runs.remove(run)
+                self.write_alone(run)
+        else:
+            for run in group:
+                self.runs.remove(run)
+                self.wrote(run, [])
+
+    def write_alone(self, run: Run) -> None:
         if run.generation <= self.stopped_generation:
             return
+        bad = self.bad(run)
+        self.wrote(run, self.indices(run) if bad and not run.isolate else bad)
+
+    def wrote(self, run: Run, bad: list[int]) -> None:
         entry = self.entries[run.position]
-        chosen = list(run.ordinals or range(entry.count))
-        bad = [ordinal for ordinal in chosen if self.function.call(entry.first_index + ordinal) == "bad"]
-        if bad and not run.isolate:
-            bad = chosen
-        self.written += [entry.first_index + ordinal for ordinal in chosen if ordinal not in bad]
+        self.written += [index for index in self.indices(run) if index not in bad]
         if bad and self.policy.stops_at_failure:
             self.stopped_generation = run.generation
-        faults = [Fault(ordinal, "bad") for ordinal in bad]
+        faults = [Fault(index - entry.first_index, "bad") for index in bad]
         self.carry_out(
             self.host.ran(run.position, run.generation, Outcome([], faults, entry.count), self.now)
         )
 
+    def indices(self, run: Run) -> list[int]:
+        entry = self.entries[run.position]
+        return [entry.first_index + ordinal for ordinal in run.ordinals or range(entry.count)]
+
+    def bad(self, run: Run) -> list[int]:
+        return [index for index in self.indices(run) if self.function.call(index) == "bad"]
+
+
+def sink_policy(seed: int) -> Policy:
+    return Policy(ordered=seed % 2 == 0, retries=(0, 1, 2)[seed % 3], dead_letters=True, isolate=True)
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_sink_writes_everything_but_what_is_at_fault(seed: int) -> None:
-    retries = (0, 1, 2)[seed % 3]
-    policy = Policy(ordered=seed % 2 == 0, retries=retries, dead_letters=True, isolate=True)
-    world = SinkWorld(seed, policy)
-    world.written = []
-    world.function.flaky = False
+    world = SinkWorld(seed, sink_policy(seed))
     world.run()
     letters = world.outcomes()[1]
     for index, kind in world.function.kinds.items():
         assert (index in letters) == (kind == "bad")
         assert (index in world.written) == (kind != "bad")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_of_a_batch_that_kills_the_sink_only_the_deadly_message_is_given_up(seed: int) -> None:
+    """And it is soon found: no entry of the batch takes more deaths than the message itself."""
+    world = SinkWorld(seed, sink_policy(seed), kill_rate=0.0)
+    world.function.kinds = dict.fromkeys(range(world.messages), "result")
+    world.deadly = {world.dice.randrange(world.messages)}
+    world.run()
+    assert set(world.outcomes()[1]) == world.deadly
+    assert set(world.written) == set(range(world.messages)) - world.deadly
+    # Once in a batch, once in its entry, and then alone as often as it takes.
+    assert world.kills["process"] <= 2 + LOSSES_TO_BLAME
+
+
+def test_sinks_are_given_several_entries_at_once() -> None:
+    worlds = [SinkWorld(seed, sink_policy(seed)) for seed in range(10)]
+    for world in worlds:
+        world.run()
+    assert any(runs > 3 for world in worlds for runs in world.writes)
 
 
 # Planted faults

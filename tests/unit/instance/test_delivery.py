@@ -203,11 +203,20 @@ def test_a_sinks_last_attempt_is_message_by_message() -> None:
     everything = [Fault(ordinal, "no") for ordinal in range(3)]
     delivery.ran(A, 0, Outcome([], everything), 0.0)
     due = delivery.next_due() or 0.0
-    assert delivery.wake(due) == [Run(A, 0)]
+    assert delivery.wake(due) == [Run(A, 0, alone=True)]
     delivery.ran(A, 0, Outcome([], everything), due)
     due = delivery.next_due() or 0.0
-    assert delivery.wake(due) == [Run(A, 0, isolate=True)]
+    assert delivery.wake(due) == [Run(A, 0, isolate=True, alone=True)]
     assert delivery.ran(A, 0, Outcome([], [Fault(1, "no")]), due) == [DeadLetter(1, A, Fault(1, "no"))]
+
+
+def test_what_a_sink_had_in_hand_when_it_died_is_written_apart_from_then_on() -> None:
+    """Nobody knows which entry of the batch it died of: each by itself will show."""
+    delivery = ready(Policy(isolate=True))
+    assert delivery.received(Arrival(A, 1)) + delivery.received(Arrival(B, 1)) == [Run(A, 0), Run(B, 0)]
+    delivery.process_lost(A, "killed")
+    assert delivery.process_ready(0.0) == [Run(A, 1, (0,), alone=True), Run(B, 1, alone=True)]
+    assert delivery.received(Arrival(C, 1)) == [Run(C, 1)]
 
 
 def test_a_rejected_message_is_given_up_at_once() -> None:

@@ -59,6 +59,10 @@ class Channel:
             return self._deferred.popleft()
         return self._read()
 
+    def put_back(self, kind: int, body: bytes) -> None:
+        """Have `receive` return this frame next. Main thread only."""
+        self._deferred.appendleft((kind, body))
+
     def waiting(self) -> bool:
         """Whether `receive` need not wait long: a frame is here, or on its way."""
         if self._deferred or len(self._buffer) > self._start:

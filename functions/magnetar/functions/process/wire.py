@@ -67,6 +67,8 @@ class EntryFlag(IntFlag):
     NONE = 0
     ISOLATE = 1
     """A sink's last attempt: write each message alone, so that only those at fault fail."""
+    ALONE = 2
+    """Not together with other entries: it has failed before, or was in hand when a process died."""
 
 
 class ResultFlag(IntFlag):
