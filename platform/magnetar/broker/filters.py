@@ -1,8 +1,8 @@
 """What a consumer may get: one chain of pure filters for each subscription.
 
 Each filter sees an entry and its metadata and says yes, never, or later; the first that does not say yes
-decides. What passes becomes a `Candidate`. Only markers are filtered yet; delayed delivery, transactions
-and plug-ins join here, and nowhere else.
+decides. What passes becomes a `Candidate`. Markers and delayed messages are filtered yet; transactions and
+plug-ins join here, and nowhere else.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker import stats
 from magnetar.broker.acknowledgements import Acknowledgements
+from magnetar.broker.delays import Delays
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.errors import (
@@ -21,7 +22,7 @@ from magnetar.broker.errors import (
     MessageNotFound,
     MetadataFailed,
 )
-from magnetar.broker.filters import FilterChain
+from magnetar.broker.filters import FilterChain, reject_markers
 from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import LATEST, Position
@@ -30,6 +31,7 @@ from magnetar.protocol import commands
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
+    from magnetar.broker.filters import EntryFilter
     from magnetar.broker.persistent_topic import PersistentTopic
     from magnetar.managed_ledger import Cursor, Entry
     from magnetar.protocol.pulsar_pb2 import CommandAck
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 log = get_logger("magnetar.broker")
 
 _RETRY_READ_S = 0.5
+_LONGEST_WAIT_S = 3600.0
 
 
 class Subscription(SubscriptionBase):
@@ -59,6 +62,8 @@ class Subscription(SubscriptionBase):
         self.last_mark_delete_ms = 0
         self._seen_mark_delete = cursor.mark_delete
         self._filters = FilterChain()
+        self._delays = Delays(topic.settings.delayed_entries_max)
+        self._due: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._generation = 0
@@ -86,13 +91,18 @@ class Subscription(SubscriptionBase):
     # Reading and sending.
 
     def _new_dispatcher(self, kind: Join) -> Dispatcher:
-        self._filters = FilterChain(keyed=kind.type is SubscriptionType.KEY_SHARED)
+        keyed = kind.type is SubscriptionType.KEY_SHARED
+        filters: tuple[EntryFilter, ...] = (reject_markers,)
+        if self.topic.policies.delayed_delivery.active and (keyed or kind.type is SubscriptionType.SHARED):
+            filters = (reject_markers, self._delays.judge)
+        self._filters = FilterChain(filters, keyed=keyed)
         return super()._new_dispatcher(kind)
 
     def restart(self) -> None:
         self._generation += 1
         if self.dispatcher is not None and not self.dispatcher.individual:
             self.dispatcher.clear()
+        self._delays.clear()
         self.cursor.rewind()
 
     def wake(self) -> None:
@@ -108,7 +118,15 @@ class Subscription(SubscriptionBase):
             return False
         if isinstance(dispatcher, SharedDispatcher) and dispatcher.replay_count:
             return True
-        return dispatcher.room() > 0 and self.cursor.has_more()
+        if dispatcher.room() <= 0:
+            return False
+        return self._any_due() or (self.cursor.has_more() and not self._delays.full)
+
+    def _any_due(self) -> bool:
+        if not self._delays:
+            return False
+        self._delays.now_ms = self.topic.clock.time_ms()
+        return self._delays.any_due
 
     async def _read(self) -> None:
         """Read for as long as somebody has room and there is something for them."""
@@ -144,7 +162,10 @@ class Subscription(SubscriptionBase):
             await self._replay(dispatcher, positions)
             return True
         room = dispatcher.room()
-        if room <= 0 or not self.cursor.has_more():
+        if room > 0 and self._any_due():
+            await self._deliver_due(dispatcher, min(room, settings.dispatch_entries))
+            return True
+        if room <= 0 or self._delays.full or not self.cursor.has_more():
             return False
         generation = self._generation
         wanted = min(settings.dispatch_entries, max(1, round(room / self._messages_per_entry)))
@@ -169,11 +190,45 @@ class Subscription(SubscriptionBase):
         dispatcher.forget([position for position in positions if position not in found])
         self._offer(dispatcher, entries, replayed=True)
 
+    async def _deliver_due(self, dispatcher: Dispatcher, limit: int) -> None:
+        """Send what was held back and is due."""
+        generation = self._generation
+        positions = self._delays.take_due(limit)
+        try:
+            await self._replay(dispatcher, positions)
+        except ManagedLedgerError:
+            if generation == self._generation:
+                for position in positions:
+                    self._delays.hold(position, self._delays.now_ms)
+            raise
+        self._wait_until_due()
+
+    def _wait_until_due(self) -> None:
+        """One timer for all that is held back. It goes off for the soonest."""
+        due_ms = self._delays.next_due_ms
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if due_ms is not None and not self.closed:
+            wait_s = max(0, due_ms - self.topic.clock.time_ms()) / 1000
+            self._due = asyncio.get_running_loop().call_later(
+                min(wait_s, _LONGEST_WAIT_S), self._time_has_come
+            )
+
+    def _time_has_come(self) -> None:
+        self._due = None
+        if not self._any_due():
+            self._wait_until_due()  # The wall clock was set back, or the wait was too long for one timer.
+        self.wake()
+
     def _offer(self, dispatcher: Dispatcher, entries: Sequence[Entry], *, replayed: bool) -> None:
+        self._delays.now_ms = self.topic.clock.time_ms()
         sifted = self._filters.sift(entries, self.cursor.ack_set)
         if sifted.never:
             self.cursor.acknowledge((position, None) for position in sifted.never)
             dispatcher.forget(sifted.never)
+        if sifted.later:
+            self._wait_until_due()
         if sifted.candidates:
             messages = sum(candidate.messages for candidate in sifted.candidates)
             self._messages_per_entry += (messages / len(sifted.candidates) - self._messages_per_entry) * 0.3
@@ -400,7 +455,7 @@ class Subscription(SubscriptionBase):
         """Let consumers go, and end reading."""
         self.closed = True
         self.disconnect_all()
-        for timer in (self._retry, self._pause):
+        for timer in (self._retry, self._pause, self._due):
             if timer is not None:
                 timer.cancel()
         await self._stop_reading()
@@ -421,7 +476,8 @@ class Subscription(SubscriptionBase):
         return {
             **super().stats(),
             "msgBacklog": backlog,
-            "msgBacklogNoDelayed": backlog,
+            "msgBacklogNoDelayed": max(0, backlog - len(self._delays)),
+            "msgDelayed": len(self._delays),
             "backlogSize": self.cursor.backlog_bytes,
             "lastMarkDeleteAdvancedTimestamp": self.last_mark_delete_ms,
             "nonContiguousDeletedMessagesRanges": len(self.cursor.individually_acknowledged),
