@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar.cli.errors import SettingsError
+from magnetar.cli.settings.setting import Setting
 
 if TYPE_CHECKING:
     from magnetar.cli.settings.model import PlatformSettings
 
 VARIABLES = "MAGNETAR_"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
-    """One value that somebody has set, and where: what an error must name."""
-
-    key: str  # `port`, `broker.max_message_bytes`, `worker.scheduling.…`
-    value: Any
-    origin: str
 
 
 def load_settings(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from magnetar.cli.errors import SettingsError
-from magnetar.cli.settings.loading import Setting
+from magnetar.cli.settings.setting import Setting
 from magnetar.environment.logs import get_logger
 
 _log = get_logger("magnetar.cli")
