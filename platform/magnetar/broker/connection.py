@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, cast
 
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.creating import Creating
 from magnetar.broker.errors import BrokerError, as_broker_error
 from magnetar.broker.handlers.routes import ROUTES, Route
 from magnetar.broker.producer import Producer
@@ -51,16 +52,6 @@ class _Pause(Enum):
     PUBLISHES = auto()
     MEMORY = auto()
     WRITES = auto()
-
-
-class Creating:
-    """Holds the place of a producer or consumer while it is being made."""
-
-    __slots__ = ("cancelled",)
-
-    def __init__(self) -> None:
-        self.cancelled = False
-        """The client has given up on it."""
 
 
 class Connection(asyncio.Protocol):

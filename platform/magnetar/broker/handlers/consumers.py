@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker import stats
 from magnetar.broker.consumer import Consumer
+from magnetar.broker.creating import Creating
 from magnetar.broker.errors import (
     BrokerError,
     ConsumerNotFound,
@@ -69,8 +70,6 @@ def find(connection: Connection, consumer_id: int) -> Found:
 
 async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
     """Make a consumer."""
-    from magnetar.broker.connection import Creating
-
     name = TopicName.parse(command.topic)
     check_subscription_name(command.subscription)
     before = connection.consumers.get(command.consumer_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar.broker.creating import Creating
 from magnetar.broker.errors import MetadataFailed, NotAllowed, ProducerFenced, ServiceNotReady
 from magnetar.broker.exclusivity import AccessMode
 from magnetar.broker.producer import Producer
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 async def create(connection: Connection, command: CommandProducer) -> None:
     """Make a producer, or wait for its turn."""
-    from magnetar.broker.connection import Creating
-
     name = TopicName.parse(command.topic)
     before = connection.producers.get(command.producer_id)
     if isinstance(before, Creating):
