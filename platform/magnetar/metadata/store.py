@@ -144,7 +144,7 @@ async def open_store(url: str) -> MetadataStore:
     `zk:host:port,host:port/chroot`.
 
     Raises:
-        StoreRefused: a store that cannot be opened, or an address that is none.
+        StoreRefused: a store that cannot be opened, a library that is missing, or an address that is none.
         StoreUnavailable: a ZooKeeper that does not answer.
     """
     kind, colon, address = url.partition(":")
@@ -159,7 +159,14 @@ async def open_store(url: str) -> MetadataStore:
 
         return await RocksDBStore.open(Path(address))
     if kind in ("zk", "zookeeper") and address:
-        from magnetar.metadata.zookeeper import ZooKeeperStore
+        try:
+            from magnetar.metadata.zookeeper import ZooKeeperStore
+        except ModuleNotFoundError as error:
+            if error.name != "kazoo":
+                raise
+            raise StoreRefused(
+                f"{url!r} needs the library kazoo, which is not installed: pip install 'magnetar[zookeeper]'"
+            ) from error
 
         return await ZooKeeperStore.open(address.removeprefix("//"))
     raise StoreRefused(

@@ -40,7 +40,10 @@ class DataDirectory:
         except DirectoryInUse as error:
             raise CannotServe(str(error)) from error
         except OSError as error:
-            raise CannotServe(f"data directory {path} cannot be used: {error.strerror or error}") from error
+            raise CannotServe(
+                f"data directory {path} cannot be used: {error.strerror or error}; "
+                "choose with --data a directory that this user may write to"
+            ) from error
         try:
             return cls(path, _identity(disk, path / MARKER, role), lock)
         except BaseException:

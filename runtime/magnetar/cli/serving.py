@@ -64,8 +64,11 @@ async def _serve(role: Role, settings: PlatformSettings) -> int:
     serving = role(settings)
     try:
         urls = await serving.__aenter__()
-    except (CannotServe, MetadataError, BookieError, DiskError, OSError) as error:
+    except (CannotServe, MetadataError, BookieError, DiskError) as error:
         raise CannotServe(str(error)) from error
+    except OSError as error:
+        place = f"{error.filename} cannot be used: " if error.filename else ""
+        raise CannotServe(f"{place}{error.strerror or error}") from error
     try:
         settle()
         if not told.is_set():

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from magnetar.admin.settings import AdminSettings
 from magnetar.bookie.settings import BookieSettings
@@ -20,8 +21,15 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.policies.effective import PolicyDefaults
 from magnetar.worker.settings import WorkerSettings
 
+
+def _level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise PydanticCustomError("level", "expected DEBUG, INFO, WARNING or ERROR")
+    return text
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
-Level = Annotated[str, Field(pattern="(?i)^(debug|info|warning|error)$")]
+Level = Annotated[str, AfterValidator(_level)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
