@@ -60,6 +60,17 @@ def test_what_does_not_fit_is_refused(client: pulsar.Client, topic: str) -> None
     client.subscribe(topic, "bytes")
 
 
+def test_consumers_must_read_what_is_there_whatever_producers_may_do_next(
+    platform: Platform, client: pulsar.Client, topic: str
+) -> None:
+    topic = topic.replace("public/default", "public/default-3")
+    for strategy in ("FORWARD", "FULL", "BACKWARD"):
+        platform.rest("PUT", "namespaces/public/default-3/schemaCompatibilityStrategy", strategy)
+        client.create_producer(f"{topic}-{strategy}", schema=JsonSchema(User))
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.subscribe(f"{topic}-{strategy}", "s", schema=JsonSchema(Stranger))
+
+
 def test_a_class_that_was_renamed_goes_on(platform: Platform, client: pulsar.Client, topic: str) -> None:
     topic = topic.replace("public/default", "public/default-3")
     platform.rest("PUT", "namespaces/public/default-3/schemaCompatibilityStrategy", "FORWARD")

@@ -134,10 +134,23 @@ def test_transitive_strategies_look_at_all() -> None:
     assert refusal_to_add(newest, history, Strategy.BACKWARD_TRANSITIVE) is not None
 
 
-def test_consumers_read_what_is_there() -> None:
-    assert refusal_to_consume(avro(A, B_DEFAULT), [avro(A)], Strategy.FULL) is None
-    assert refusal_to_consume(avro(A, B), [avro(A)], Strategy.FULL) is not None
-    assert refusal_to_consume(avro(A, B), [avro(A)], Strategy.FORWARD) is None
+@pytest.mark.parametrize(
+    "strategy", [each for each in Strategy if each is not Strategy.ALWAYS_COMPATIBLE], ids=str
+)
+def test_consumers_read_what_is_there(strategy: Strategy) -> None:
+    allows_others = strategy is not Strategy.ALWAYS_INCOMPATIBLE
+    assert (refusal_to_consume(avro(A, B_DEFAULT), [avro(A)], strategy) is None) is allows_others
+    assert refusal_to_consume(avro(A, B), [avro(A)], strategy) is not None
+    assert refusal_to_consume(avro(A, B), [avro(A), avro(A, B)], strategy) is None
+    assert refusal_to_consume(avro(A, B), [avro(A)], Strategy.ALWAYS_COMPATIBLE) is None
+
+
+def test_only_transitive_strategies_make_consumers_read_the_past() -> None:
+    history = [avro(A), avro(A, B)]
+    wanted = avro(A, field("b", "long"))
+    assert refusal_to_consume(wanted, history, Strategy.FORWARD_TRANSITIVE) is None
+    assert refusal_to_consume(wanted, history, Strategy.FULL) is None
+    assert refusal_to_consume(wanted, history, Strategy.FULL_TRANSITIVE) is not None
 
 
 def key_value(key: bytes, value: bytes) -> SchemaContent:

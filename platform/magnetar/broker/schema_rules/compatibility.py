@@ -27,6 +27,7 @@ _NEW_READS_OLD: Final = frozenset(
 _OLD_READS_NEW: Final = frozenset(
     (Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL, Strategy.FULL_TRANSITIVE)
 )
+_NEW_READS_ALL: Final = frozenset((Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE))
 _TRANSITIVE: Final = frozenset(
     (Strategy.BACKWARD_TRANSITIVE, Strategy.FORWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
 )
@@ -55,12 +56,15 @@ def refusal_to_add(new: SchemaContent, existing: Sequence[SchemaContent], strate
 def refusal_to_consume(
     wanted: SchemaContent, existing: Sequence[SchemaContent], strategy: Strategy
 ) -> str | None:
-    """Why a consumer of schema `wanted` may not read a topic that has `existing`; None if it may."""
+    """Why a consumer of schema `wanted` may not read a topic that has `existing`; None if it may.
+
+    It must read what is written now, whatever producers may do next. Source: Pulsar SchemaRegistryServiceImpl.
+    """
     if strategy is Strategy.ALWAYS_COMPATIBLE or wanted in existing:
         return None
-    if strategy not in _NEW_READS_OLD:
-        return None  # Forward strategies promise old readers that they can go on, not new ones the past.
-    for old in existing if strategy in _TRANSITIVE else existing[-1:]:
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        return "the topic's schema strategy allows no other schema"
+    for old in existing if strategy in _NEW_READS_ALL else existing[-1:]:
         if (reason := _refusal(wanted, old, True, False)) is not None:
             return reason
     return None
