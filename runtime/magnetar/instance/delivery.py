@@ -132,7 +132,7 @@ class Run:
     ordinals: tuple[int, ...] = ()
     isolate: bool = False
     alone: bool = False
-    """A sink's: write the entry in a batch of its own, not together with others."""
+    """Apart from others: a sink writes it in a batch of its own, a function's results are sent before and after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ class Delivery(Generic[P]):
             if entry.state is not _State.RUNNING:
                 continue
             self._wait(position, entry, 0.0)
-            entry.alone = self._policy.isolate
+            entry.alone = True
             alone = entry.running[0] if entry.careful and entry.running else None
             entry.running = ()
             if self._policy.guarantee is Guarantee.ATMOST_ONCE:

@@ -14,16 +14,16 @@ TIMEOUT_S = 60.0
 
 
 def filename_of(url: str) -> str:
+    """Raises BadRequest: nothing is fetched by URLs of this scheme."""
+    _check_scheme(url)
     return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
 async def fetch(url: str, *, file_urls_allowed: bool) -> AsyncIterator[bytes]:
     """The content that `url` names. Raises BadRequest: it cannot be had."""
-    scheme = urlsplit(url).scheme
-    if scheme == "file" and not file_urls_allowed:
+    _check_scheme(url)
+    if urlsplit(url).scheme == "file" and not file_urls_allowed:
         raise BadRequest("packages by file: URL are not allowed by this worker's settings")
-    if scheme not in ("http", "https", "file"):
-        raise BadRequest(f"package URL {url!r}: use http:, https: or file:, or upload the package as `data`")
     try:
         source = await asyncio.to_thread(_open, url)
         try:
@@ -33,6 +33,11 @@ async def fetch(url: str, *, file_urls_allowed: bool) -> AsyncIterator[bytes]:
             source.close()
     except (OSError, ValueError) as error:  # urllib's errors are OSErrors.
         raise BadRequest(f"package URL {url!r} cannot be read: {error}") from error
+
+
+def _check_scheme(url: str) -> None:
+    if urlsplit(url).scheme not in ("http", "https", "file"):
+        raise BadRequest(f"package URL {url!r}: use http:, https: or file:, or upload the package as `data`")
 
 
 def _open(url: str) -> IO[Any]:

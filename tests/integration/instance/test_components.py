@@ -347,3 +347,32 @@ def test_effectively_once_insists_on_deduplication(
     run_host("function", config, "def process(input):\n    return input\n")
     told = "deduplication of 'plain-out' is"
     until(lambda: told in (tmp_path / "host.log").read_text(), "the reason is in the log")
+
+
+@pytest.mark.parametrize("fate", ["os._exit(0)", "os.closerange(3, 200)", "time.sleep(1000)"])
+def test_only_the_message_the_process_dies_of_is_dead_lettered(
+    fate: str, platform: Any, run_host: Callable[..., Any], until: Callable[..., Any]
+) -> None:
+    """Not those before it, whose results were waiting to be sent together, nor those behind."""
+    name = f"fatal-{fate[3:8].strip('_.')}"
+    for topic in (f"{name}-in", f"{name}-out", f"{name}-dead"):
+        platform.make_topic(topic)
+    config = {
+        "name": name,
+        "className": "code",
+        "inputs": [f"{name}-in"],
+        "output": f"{name}-out",
+        "subscriptionPosition": "Earliest",
+        "maxMessageRetries": 0,
+        "deadLetterTopic": f"{name}-dead",
+        "customRuntimeOptions": json.dumps({"hangTimeoutMs": 500}),
+    }
+    source = (
+        f"import os, time\n\ndef process(input):\n    if input == 'die':\n        {fate}\n    return input\n"
+    )
+    platform.publish(f"{name}-in", [b"a", b"b", b"die", b"c"], batch=1)
+    run_host("function", config, source)
+    until(lambda: len(platform.read(f"{name}-out")) >= 3, "the others pass")
+    assert sorted({message.data() for message in platform.read(f"{name}-out")}) == [b"a", b"b", b"c"]
+    until(lambda: platform.read(f"{name}-dead"), "the deadly one is given up")
+    assert [message.data() for message in platform.read(f"{name}-dead")] == [b"die"]

@@ -12,10 +12,11 @@ from magnetar.functions.errors import FunctionsError, StateUnavailable
 from magnetar.functions.process.channel import Channel
 from magnetar.functions.process.current_message import Decoded
 from magnetar.functions.process.function_loop import BATCH_BYTES_MAX, MESSAGE_BYTES_MAX, FunctionLoop
+from magnetar.functions.process.heart import Heart
 from magnetar.functions.process.job import Job
 from magnetar.functions.process.members import join_members, raw_metadata, split_batch
 from magnetar.functions.process.routing import partition_of
-from magnetar.functions.process.wire import Entry, EntryFlag, Result, ResultFlag
+from magnetar.functions.process.wire import Entry, EntryFlag, Result, ResultFlag, entry_frame, read_result
 
 KEYED = b"\x12\x01"
 
@@ -216,3 +217,43 @@ def test_state_is_refused_and_not_dropped(make: Callable[..., FunctionLoop]) -> 
 
     (failure,) = make(process).run_entry(entry(b"x")).failures
     assert StateUnavailable.__name__ in failure.error
+
+
+class Died(BaseException):
+    """Stands for the end of the process: nothing after it runs."""
+
+
+def test_results_before_an_entry_that_is_alone_are_sent_before_it_runs(
+    make: Callable[..., FunctionLoop],
+) -> None:
+    """Should it end the process, the host must not suspect those that were done."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def process(value: str, context: Any) -> str:
+            if value == "die":
+                raise Died
+            return value
+
+        loop = make(process)
+        loop._channel = Channel(ours)
+        deadly = entry(b"die")
+        deadly.flags = EntryFlag.ALONE
+        for one in (entry(b"a"), deadly):
+            theirs.sendall(entry_frame(one) + bytes(one.payload))
+        with pytest.raises(Died):
+            loop.run()
+        theirs.setblocking(False)
+        frame = theirs.recv(1 << 16)
+        assert read_result(memoryview(frame)[5:]).groups
+
+
+def test_what_is_queued_goes_with_the_next_beat() -> None:
+    """A slow entry holds up no result of those before it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = Channel(ours)
+        channel.queue(b"result")
+        Heart(channel, 0.01).begin(7, [])
+        theirs.settimeout(10)
+        assert theirs.recv(6) == b"result"

@@ -161,7 +161,7 @@ def test_after_a_death_the_suspect_runs_message_by_message() -> None:
     delivery.received(Arrival(A, 2, 0))
     delivery.received(Arrival(B, 1, 2))
     assert delivery.process_lost(A, "SIGSEGV") == []
-    assert delivery.process_ready(0.0) == [Run(A, 1, (0,))]
+    assert delivery.process_ready(0.0) == [Run(A, 1, (0,), alone=True)]
     effects = delivery.ran(A, 1, Outcome([results(0)]), 0.0)
     assert effects[0] == Publish(1, A, results(0))
     assert isinstance(effects[1], Run)
@@ -178,7 +178,7 @@ def test_one_death_is_bad_luck_and_several_on_the_same_message_are_its_fault() -
     assert isinstance(letter, DeadLetter)
     assert letter.fault.ordinal == 0
     assert "SIGSEGV" in letter.fault.error
-    assert delivery.process_ready(0.0)[0] == Run(A, LOSSES_TO_BLAME + 1, (1,))
+    assert delivery.process_ready(0.0)[0] == Run(A, LOSSES_TO_BLAME + 1, (1,), alone=True)
 
 
 def test_what_is_published_aside_holds_the_acknowledgement() -> None:

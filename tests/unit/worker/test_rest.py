@@ -287,6 +287,7 @@ async def test_packages_come_by_url_too(platform: Any, tmp_path: Path) -> None:
     for url, expected in (
         ("file:///nowhere/x.py", "cannot be read"),
         ("ftp://host/x.py", "use http:, https: or file:"),
+        ("function://public/default/shout@1", "use http:, https: or file:"),
         ("http://127.0.0.1:1/x.py", "cannot be read"),
         ("/tmp/x.py", "a path on the client's machine"),
         ("builtin://x", "no built-in functions"),

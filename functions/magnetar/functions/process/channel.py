@@ -33,23 +33,30 @@ class Channel:
         self._queued_bytes = 0
 
     def queue(self, frame: bytes) -> None:
-        """Send a frame with others, before `receive` next waits at the latest. Main thread only. Raises HostGone."""
-        self._queued.append(frame)
-        self._queued_bytes += len(frame)
-        if self._queued_bytes >= QUEUED_BYTES_MAX:
-            self.flush()
+        """Send a frame with others: with the next that is sent, or before `receive` next waits. Raises HostGone."""
+        with self._sending:
+            self._queued.append(frame)
+            self._queued_bytes += len(frame)
+            if self._queued_bytes >= QUEUED_BYTES_MAX:
+                self._send_queued()
 
     def flush(self) -> None:
-        """Send what is queued. Main thread only. Raises HostGone."""
+        """Send what is queued. Raises HostGone."""
         if self._queued:
-            frames, self._queued, self._queued_bytes = self._queued, [], 0
-            self.send(frames[0] if len(frames) == 1 else b"".join(frames))
+            with self._sending:
+                self._send_queued()
 
     def send(self, frame: bytes) -> None:
-        """Send a whole frame. Raises HostGone."""
+        """Send a whole frame, after those that are queued. Raises HostGone."""
+        with self._sending:
+            self._queued.append(frame)
+            self._send_queued()
+
+    def _send_queued(self) -> None:
+        """Needs the lock."""
+        frames, self._queued, self._queued_bytes = self._queued, [], 0
         try:
-            with self._sending:
-                self._socket.sendall(frame)
+            self._socket.sendall(frames[0] if len(frames) == 1 else b"".join(frames))
         except OSError as error:
             raise HostGone(str(error)) from None
 

@@ -33,6 +33,7 @@ from magnetar.functions.process.routing import partition_of
 from magnetar.functions.process.user_context import FunctionContext
 from magnetar.functions.process.wire import (
     Entry,
+    EntryFlag,
     Failure,
     OutputGroup,
     Result,
@@ -78,9 +79,13 @@ class FunctionLoop:
         while True:
             kind, body = channel.receive()
             if kind == ToProcess.ENTRY:
-                result = self.run_entry(read_entry(body))
+                entry = read_entry(body)
+                alone = entry.flags & EntryFlag.ALONE
+                if alone:
+                    channel.flush()  # Should this one end the process, then none before it is suspected.
+                result = self.run_entry(entry)
                 channel.queue(result_frame(result))
-                if result.elapsed_ns > PROMPT_NS:
+                if alone or result.elapsed_ns > PROMPT_NS:
                     channel.flush()  # It may be long until the next one is done.
                 self._metrics.report(channel, at_once=not channel.waiting())
                 if self._topic_log is not None and not channel.waiting():

@@ -12,7 +12,8 @@ from magnetar.functions.process.wire import beat_frame
 class Heart:
     """A thread that wakes now and then and, where an entry is being worked on, tells how much of it is done.
 
-    It costs the loop next to nothing: progress is the length of the list its results go to.
+    It costs the loop next to nothing: progress is the length of the list its results go to. What earlier entries left
+    in the channel's queue goes with the beat, so that no result waits for a slow entry behind it.
     """
 
     def __init__(self, channel: Channel, every_s: float) -> None:

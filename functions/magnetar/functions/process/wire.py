@@ -68,7 +68,8 @@ class EntryFlag(IntFlag):
     ISOLATE = 1
     """A sink's last attempt: write each message alone, so that only those at fault fail."""
     ALONE = 2
-    """Not together with other entries: it has failed before, or was in hand when a process died."""
+    """Not together with other entries: it was in hand when a process died, or failed in a sink. When the process dies
+    again, the host must know whether of this one."""
 
 
 class ResultFlag(IntFlag):
