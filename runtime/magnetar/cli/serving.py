@@ -17,6 +17,7 @@ from magnetar.cli.errors import CannotServe
 from magnetar.environment import flight_recorder
 from magnetar.environment.errors import DiskError
 from magnetar.environment.gc_tuning import hasten_thread_switches, settle
+from magnetar.environment.heap import keep_freed_memory
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.errors import MetadataError
 from magnetar.metrics.process import process_age_s
@@ -45,6 +46,7 @@ def serve(role: Role, settings: PlatformSettings) -> int:
     """
     _allow_many_files()
     hasten_thread_switches()
+    keep_freed_memory()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(role, settings))
