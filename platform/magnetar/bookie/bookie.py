@@ -184,6 +184,7 @@ class Bookie:
                 entry_log_bytes=settings.entry_log_bytes,
                 read_ahead_bytes=settings.read_ahead_bytes,
                 cached_bytes=settings.entry_log_cached_bytes,
+                read_cached_bytes=settings.entry_log_read_cached_bytes,
             )
             table = storage.open()
             cache = WriteCache(settings.write_cache_bytes // 2)

@@ -39,6 +39,9 @@ class BookieSettings:
     entry_log_cached_bytes: int = 128 * MIB
     """How much of the newest entry logs the page cache should keep, for readers that are not far behind. A bound keeps a
     bookie's memory the same memory: new pages for every flush cost more processor time than writing to them."""
+    entry_log_read_cached_bytes: int = 16 * MIB
+    """As much as that of older entry logs stays in the page cache after it was read: for readers that go side by side.
+    What they read a moment ago makes room for what they read next, instead of new pages for all of a backlog."""
     compaction_threshold: float = 0.5
     """Logs with less than this share of live bytes are rewritten by garbage collection."""
     gc_interval_s: float = 900.0

@@ -57,6 +57,7 @@ class Storage:
         entry_log_bytes: int,
         read_ahead_bytes: int,
         cached_bytes: int,
+        read_cached_bytes: int,
     ) -> None:
         self._disk = disk
         self._entries = directory / "entries"
@@ -66,7 +67,7 @@ class Storage:
         self._entry_log_bytes = entry_log_bytes
         self._read_ahead_bytes = read_ahead_bytes
         self.logs = LogFiles(disk, self._entries)
-        self._window = PageWindow(self.logs, cached_bytes)
+        self._window = PageWindow(self.logs, cached_bytes, read_cached_bytes)
         self._marks = MarkFile(disk, directory)
         self._table_file = LedgerTableFile(disk, directory / "ledgers")
         self._opened_index: EntryIndex | None = None
@@ -313,7 +314,9 @@ class Storage:
     def _read_at(
         self, location: Location, ledger_id: int, entry_id: int, *, window: int | None = None
     ) -> list[StoredEntry]:
-        found = self.logs.read(location, self._read_ahead_bytes if window is None else window)
+        window = self._read_ahead_bytes if window is None else window
+        found = self.logs.read(location, window)
+        self._window.read(location.log, location.offset, location.offset + max(location.length, window))
         if found[0][:2] != (ledger_id, entry_id):
             raise EntryLogCorrupt(
                 self.logs.path(location.log),

@@ -363,3 +363,32 @@ async def test_the_page_cache_keeps_the_newest_of_the_logs(tmp_path: Path) -> No
         assert len({name for name, _, _ in forgotten}) > 1
         for entry_id in range(80):
             assert (await bookie.read_entry(1, entry_id)).status is OK
+
+
+async def test_a_read_backlog_passes_through_the_page_cache(tmp_path: Path) -> None:
+    from tests.unit.bookie.disks import WrappedDisk, WrappedFile
+
+    forgotten: list[tuple[str, int, int]] = []
+
+    class Watched(WrappedDisk):
+        def open(self, path: Path, *, writable: bool = False) -> WrappedFile:
+            file = WrappedFile(self, path, self.inner.open(path, writable=writable))
+            file.forget = lambda offset, length: forgotten.append((path.name, offset, offset + length))  # type: ignore[method-assign]
+            return file
+
+    windows = {"read_ahead_bytes": 20 * KIB, "entry_log_read_cached_bytes": 60 * KIB}
+    async with running(tmp_path, disk=Watched(), **windows) as bookie:
+        await add_many(bookie, 1, range(50), b"x" * 4 * KIB)
+        await bookie.checkpoint()
+        assert (await bookie.read_entries(1, 0, 50, 10_000 * KIB))[0] is OK
+        assert not forgotten, "the newest stay, read or not"
+    async with running(tmp_path, disk=Watched(), **windows) as bookie:
+        for entry_id in range(50):
+            assert (await bookie.read_entry(1, entry_id)).status is OK
+        assert bookie.storage._window._read_bytes <= 60 * KIB
+        assert forgotten[0][1] == 0
+        reached = 0
+        for _, start, end in forgotten:
+            assert start <= reached < end, "no gap stays behind"
+            reached = end
+        assert 50 * 4 * KIB - reached <= 60 * KIB
