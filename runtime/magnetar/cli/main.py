@@ -6,6 +6,8 @@ framework for command lines would have been loaded.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in SERVERS:
+        if arguments is None:
+            _end_at_once_when_told()
         from magnetar.cli.servers import run_server
 
         return run_server(words[0], words[1:])
@@ -24,7 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     from magnetar.cli.application import run_client_command
 
-    return run_client_command(words)
+    try:
+        return run_client_command(words)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _end_at_once_when_told() -> None:
+    """Until the loop takes the signals over there is nothing to drain, and nobody wants to see where it stood.
+
+    A handler and not the default, which the first process of a container would not get.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
 def version() -> str:

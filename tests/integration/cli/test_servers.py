@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -117,6 +118,20 @@ def test_a_polite_end_keeps_everything_and_exits_0(tmp_path: Path, number: signa
         while not set(receipts) <= found:
             found.add(consumer.receive(timeout_millis=20_000).data())
         client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_start_that_is_called_off_ends_without_a_word(tmp_path: Path, number: signal.Signals) -> None:
+    """While it reads its settings: from a pipe, so that the test knows when that is."""
+    config = tmp_path / "settings.yaml"
+    os.mkfifo(config)
+    command = [MAGNETAR, "standalone", "--data", str(tmp_path / "data"), "--config", str(config)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with config.open("w"):
+        process.send_signal(number)
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 128 + number
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_standalone_that_was_killed_starts_again_on_its_data(tmp_path: Path) -> None:
