@@ -137,6 +137,19 @@ def test_a_subscription_that_was_given_up_begins_anew(client: pulsar.Client, top
     assert [consumer.receive(WAIT_MS).data() for _ in range(3)] == numbered(3)
 
 
+def test_topics_that_keep_nothing(client: pulsar.Client, topic: str) -> None:
+    passing = f"non-{topic}"
+    producer = client.create_producer(passing)
+    producer.send(b"heard by nobody")
+    consumer = client.subscribe(passing, "s", initial_position=EARLIEST)
+    for payload in numbered(5):
+        producer.send(payload)
+    assert [consumer.receive(WAIT_MS).data() for _ in range(5)] == numbered(5)
+    consumer.unsubscribe()
+    consumer = client.subscribe(passing, "s")
+    nothing_more(consumer)
+
+
 def test_who_comes_second_to_an_exclusive_subscription_is_refused(client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "s").close()
     first = client.subscribe(topic, "s")

@@ -87,9 +87,10 @@ class NonPersistentSubscription(SubscriptionBase):
             raise MetadataFailed(
                 f"subscription {self.name!r} has {len(self.consumers)} consumers: close the others first, or force it"
             )
-        self.leave(consumer)
+        self.leave(consumer)  # The last consumer takes the subscription with it.
         consumer.peer.forget_consumer(consumer)
-        await self.topic.delete_subscription(self.name, force=True)
+        if self.consumers:
+            await self.topic.delete_subscription(self.name, force=True)
 
     async def close(self) -> None:
         self.closed = True

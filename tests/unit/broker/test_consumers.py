@@ -427,25 +427,27 @@ async def test_reserved_names_are_refused(connect: Connect, name: str) -> None:
     assert (await client.subscribe(TOPIC, name)).error == PRODUCER_BUSY
 
 
-async def test_unsubscribe_needs_to_be_alone(connect: Connect, broker: Broker) -> None:
+@pytest.mark.parametrize("name", [TOPIC, f"non-{TOPIC}"])
+async def test_unsubscribe_needs_to_be_alone(connect: Connect, broker: Broker, name: str) -> None:
     client, other = await connect(), await connect()
-    await client.subscribe(TOPIC, kind=SHARED)
-    await other.subscribe(TOPIC, kind=SHARED)
+    await client.subscribe(name, kind=SHARED)
+    await other.subscribe(name, kind=SHARED)
     assert (await client.ask("unsubscribe", consumer_id=1)).error == METADATA
     other.say("close_consumer", consumer_id=1, request_id=70)
     await other.expect("success")
     assert not hasattr(await client.ask("unsubscribe", consumer_id=1), "error")
-    topic = broker.topics.find(TopicName.parse(TOPIC))
+    topic = broker.topics.find(TopicName.parse(name))
     assert topic is not None
     assert not topic.subscriptions
     assert (await client.ask("unsubscribe", consumer_id=1)).error == METADATA
 
 
-async def test_unsubscribe_by_force_lets_others_go(connect: Connect) -> None:
+@pytest.mark.parametrize("name", [TOPIC, f"non-{TOPIC}"])
+async def test_unsubscribe_by_force_lets_others_go(connect: Connect, name: str) -> None:
     client, other = await connect(), await connect()
-    await client.subscribe(TOPIC, kind=SHARED)
-    await other.subscribe(TOPIC, kind=SHARED)
-    await client.ask("unsubscribe", consumer_id=1, force=True)
+    await client.subscribe(name, kind=SHARED)
+    await other.subscribe(name, kind=SHARED)
+    assert not hasattr(await client.ask("unsubscribe", consumer_id=1, force=True), "error")
     await other.expect("close_consumer")
 
 
