@@ -291,7 +291,6 @@ async def test_packages_come_by_url_too(platform: Any, tmp_path: Path) -> None:
         ("http://127.0.0.1:1/x.py", "cannot be read"),
         ("/tmp/x.py", "a path on the client's machine"),
         ("builtin://x", "no built-in functions"),
-        ("function://public/default/x@1", "of no known kind"),
     ):
         assert expected in reason(await platform.register("other", url=url))
     assert "Package is not provided" in reason(await platform.register("other", package=None))
