@@ -267,7 +267,12 @@ class TopicRegistry:
             TopicNotFound
             TopicBusy: it has producers or consumers, and `force` is not set.
         """
-        topic = await self.get(name, create=False)
+        try:
+            topic = await self.get(name, create=False)
+        except TopicNotFound:
+            if name.persistent:  # An earlier try may have been cut short by the end of its process.
+                await self._context.ledgers.finish_deletion(name.managed_ledger_name)
+            raise
         consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
         if not force and (topic.producers or consumers):
             raise TopicBusy(

@@ -121,6 +121,16 @@ class ManagedLedgerFactory:
             await opened.close()
         await self._tasks.shielded(self._opener.delete(name))
 
+    async def finish_deletion(self, name: str) -> None:
+        """Delete what a deletion that was cut short has left. Nothing happens where there is no such thing.
+
+        Raises:
+            StorageUnavailable, ManagedLedgerFenced
+        """
+        record, _ = await self._opener.read_record(name)
+        if record is not None and record.deleted:
+            await self._tasks.shielded(self._opener.delete(name))
+
     async def list(self, prefix: str) -> list[str]:
         """The names of the logs right below `prefix`, e.g. `tenant/namespace/persistent`."""
         folder = prefix.strip("/")
@@ -128,7 +138,14 @@ class ManagedLedgerFactory:
             names = await self._metadata.children(f"{LOGS_PATH}/{folder}" if folder else LOGS_PATH)
         except MetadataError as error:
             raise StorageUnavailable(prefix, str(error) or type(error).__name__) from error
-        return [f"{folder}/{name}" if folder else name for name in names]
+        logs = [f"{folder}/{name}" if folder else name for name in names]
+        found: list[str] = []
+        for start in range(0, len(logs), _LOGS_PER_TURN):
+            some = logs[start : start + _LOGS_PER_TURN]
+            # What a deletion that was cut short has left, or a folder, has a name here and is no log.
+            there = await asyncio.gather(*map(self.exists, some))
+            found += [name for name, is_there in zip(some, there, strict=True) if is_there]
+        return found
 
     async def close(self) -> None:
         """Close all logs, then wait for what is still under way."""

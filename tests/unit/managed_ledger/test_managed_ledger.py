@@ -965,6 +965,37 @@ def test_ledgers_that_take_nothing_are_not_made_one_after_the_other() -> None:
     house.run(story())
 
 
+def test_a_deletion_that_was_cut_short_is_no_log_and_can_be_finished() -> None:
+    house = House()
+
+    async def story() -> None:
+        owner = house.owner()
+        await filled(await owner.open(), 3)
+
+        async def never(ledger_id: int) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        owner.client.delete = never  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(owner.factory.delete(NAME))
+        await asyncio.sleep(1)
+        assert not deleting.done()
+        deleting.cancel()
+        owner.cut_off(house)
+        other = house.owner()
+        folder = NAME.rpartition("/")[0]
+        assert await other.client.list()
+        assert not await other.factory.exists(NAME)
+        assert await other.factory.list(folder) == []
+        await other.factory.finish_deletion(NAME)
+        assert await other.client.list() == []
+        assert not await other.store.exists(log_path(NAME))
+        await filled(await other.open(), 1)
+        await other.factory.finish_deletion(NAME)
+        assert await other.factory.list(folder) == [NAME]
+
+    house.run(story())
+
+
 def test_retention_keeps_what_nobody_needs() -> None:
     house = House()
 
