@@ -257,3 +257,23 @@ def test_what_is_queued_goes_with_the_next_beat() -> None:
         Heart(channel, 0.01).begin(7, [])
         theirs.settimeout(10)
         assert theirs.recv(6) == b"result"
+
+
+@pytest.mark.parametrize("topic", ["in", "persistent://public/default/in"])
+def test_a_message_is_acknowledged_by_its_topics_short_and_full_name(
+    make: Callable[..., FunctionLoop], topic: str
+) -> None:
+    """The full name is what `get_current_message_topic_name` gives."""
+
+    def process(value: str, context: Any) -> None:
+        context.ack(context.get_message_id(), topic)
+
+    assert make(process, guarantee="MANUAL").run_entry(entry(b"a")).failures == []
+
+
+def test_an_acknowledgement_for_a_foreign_topic_is_refused(make: Callable[..., FunctionLoop]) -> None:
+    def process(value: str, context: Any) -> None:
+        context.ack(context.get_message_id(), "persistent://public/default/other")
+
+    (failure,) = make(process, guarantee="MANUAL").run_entry(entry(b"a")).failures
+    assert "no input of this function" in failure.error

@@ -103,6 +103,7 @@ class FunctionLoop:
     def add_topic(self, number: int, name: str, configured: str) -> None:
         """`name` is what entries call `number` from now on; `configured` is the input it came from."""
         self._topics[number] = name
+        self._context.add_topic(name)
         self._topic_fields[number] = property_field(INPUT_TOPIC_PROPERTY, name.encode())
         self._decoders[number] = input_decoder(self._job.input_codecs.get(configured, {}))
 

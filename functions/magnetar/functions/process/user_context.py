@@ -41,6 +41,12 @@ class FunctionContext(Context):
         self._metrics = metrics
         self._serdes: dict[str, Any] = {}
         self._callbacks: dict[int, Callable[[Any, Any], None]] = {}
+        self._topics = set(job.inputs)
+        """What `ack` knows: the inputs as they were configured, and by their full names."""
+
+    def add_topic(self, name: str) -> None:
+        """Messages come from the topic of this full name."""
+        self._topics.add(name)
 
     def get_message_id(self) -> MessageId | None:
         return self._message.message_id
@@ -165,9 +171,7 @@ class FunctionContext(Context):
             callback(answer.get("error") or "Ok", message_id)
 
     def ack(self, msgid: Any, topic: str) -> None:
-        if topic not in self._job.inputs and not any(
-            topic.startswith(f"{name}-partition-") for name in self._job.inputs
-        ):
+        if topic not in self._topics and not any(topic.startswith(f"{t}-partition-") for t in self._topics):
             raise ValueError(f"'{topic}' is no input of this function")
         fields = [msgid.ledger_id(), msgid.entry_id(), msgid.partition(), msgid.batch_index()]
         self._channel.send(json_frame(ToHost.ACK, {"id": fields, "topic": topic}))
