@@ -2,6 +2,8 @@
 
     python -m tests.benchmarks.load official produce URL TOPIC SIZE SECONDS
     python -m tests.benchmarks.load ours consume URL TOPIC COUNT
+    python -m tests.benchmarks.load ours latency URL TOPIC SIZE COUNT      one in flight
+    python -m tests.benchmarks.load ours paced URL TOPIC SIZE COUNT       PACED_RATE a second, timed from when each was due
 
 prints one JSON object: messages, seconds, cpu_seconds, and for a consumer the payloads' checksum.
 """
@@ -17,6 +19,8 @@ import zlib
 from typing import Any
 
 WINDOW = 1000
+PACED_RATE = 250
+LATENCY_WARM_UP = 50
 CONSUMER_TIMEOUT_S = 60.0
 
 
@@ -38,7 +42,12 @@ def main(arguments: list[str]) -> None:
             else asyncio.run(our_consume(url, topic, count))
         )
     else:
-        result = official_latency(url, topic, int(rest[0]), int(rest[1]))
+        size, count, gap = int(rest[0]), int(rest[1]), 1 / PACED_RATE if action == "paced" else 0.0
+        result = (
+            official_latency(url, topic, size, count, gap)
+            if client == "official"
+            else asyncio.run(our_latency(url, topic, size, count, gap))
+        )
     print(json.dumps(result))
 
 
@@ -105,22 +114,55 @@ def official_consume(url: str, topic: str, count: int) -> dict[str, Any]:
     return {"messages": count, "seconds": elapsed, "cpu_seconds": used, "checksum": checksum}
 
 
-def official_latency(url: str, topic: str, size: int, count: int) -> dict[str, Any]:
-    """One message in flight: seconds each."""
+def official_latency(url: str, topic: str, size: int, count: int, gap: float) -> dict[str, Any]:
+    """Seconds until each receipt: one in flight, or one due every `gap` seconds and timed from then."""
     import pulsar
 
     client = pulsar.Client(url, io_threads=1, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     producer = client.create_producer(topic, batching_enabled=False)
     payload = b"x" * size
-    times = []
-    cpu = time.process_time()
-    for _ in range(count):
-        began = time.perf_counter()
+    for _ in range(LATENCY_WARM_UP):
         producer.send(payload)
-        times.append(time.perf_counter() - began)
+    times = []
+    cpu, due = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        due = _wait_for(due, gap)
+        producer.send(payload)
+        times.append(time.perf_counter() - due)
     used = time.process_time() - cpu
     client.close()
     return {"messages": count, "seconds": sum(times), "cpu_seconds": used, "times": times}
+
+
+async def our_latency(url: str, topic: str, size: int, count: int, gap: float) -> dict[str, Any]:
+    """As `official_latency`."""
+    from magnetar.client import Client
+
+    client = Client(url)
+    producer = await client.create_producer(topic, batching=False)
+    payload = b"x" * size
+    for _ in range(LATENCY_WARM_UP):
+        await producer.send(payload)
+    times = []
+    cpu, due = time.process_time(), time.perf_counter()
+    for _ in range(count):
+        due = _wait_for(due, gap)
+        await producer.send(payload)
+        times.append(time.perf_counter() - due)
+    used = time.process_time() - cpu
+    await client.close()
+    return {"messages": count, "seconds": sum(times), "cpu_seconds": used, "times": times}
+
+
+def _wait_for(due: float, gap: float) -> float:
+    """When the next message is due; waits until then. Nothing else runs here meanwhile: nothing is in flight."""
+    now = time.perf_counter()
+    if not gap:
+        return now
+    due += gap
+    if due > now:
+        time.sleep(due - now)
+    return due
 
 
 async def our_produce(url: str, topic: str, size: int, seconds: float) -> dict[str, Any]:

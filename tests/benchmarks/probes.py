@@ -76,6 +76,48 @@ def loopback(rounds: int = 3000) -> Latency:
     return Latency.of(times)
 
 
+def synced_rate(directory: Path, blocks: int = 128) -> float:
+    """MB/s of 1 MiB writes, each with its fdatasync, into a preallocated file: the ceiling of durable publishing."""
+    path = directory / "probe"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        block = os.urandom(1 << 20)
+        for position in range(blocks):
+            os.pwrite(descriptor, block, position << 20)
+        os.fsync(descriptor)
+        began = time.perf_counter()
+        for position in range(blocks):
+            os.pwrite(descriptor, block, position << 20)
+            os.fdatasync(descriptor)
+        return blocks * len(block) / (time.perf_counter() - began) / 1e6
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def loopback_rate(blocks: int = 2000) -> float:
+    """MB/s between two threads over a loopback socket, 256 KiB at a time: the ceiling of consuming."""
+    block = bytes(256 << 10)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                for _ in range(blocks):
+                    connection.sendall(block)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        with socket.create_connection(server.getsockname()) as client:
+            room = bytearray(len(block))
+            began = time.perf_counter()
+            while client.recv_into(room):
+                pass
+            elapsed = time.perf_counter() - began
+        thread.join()
+    return blocks * len(block) / elapsed / 1e6
+
+
 def pressure() -> float:
     """Per cent of the last ten seconds in which some task waited for a processor; -1 where the kernel does not say."""
     try:

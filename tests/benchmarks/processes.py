@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -25,18 +26,34 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    """On-CPU seconds of the tree: the threads' nanoseconds, and the ticks of children already reaped."""
-    total = 0.0
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """On-CPU seconds, the kernel's on behalf of the process apart."""
+
+    user: float
+    system: float
+
+    @property
+    def total(self) -> float:
+        return self.user + self.system
+
+    def __sub__(self, earlier: Cpu) -> Cpu:
+        return Cpu(self.user - earlier.user, self.system - earlier.system)
+
+
+def cpu(pid: int) -> Cpu:
+    """What the tree has used: the threads' nanoseconds and the ticks of children already reaped, split as the ticks are."""
+    total = system = 0.0
     for member in tree(pid):
         base = Path(f"/proc/{member}")
         try:
-            reaped = (base / "stat").read_text().rpartition(")")[2].split()[13:15]
+            ticks = list(map(int, (base / "stat").read_text().rpartition(")")[2].split()[11:15]))
             threads = [int((task / "schedstat").read_text().split()[0]) for task in (base / "task").iterdir()]
         except OSError:
             continue  # It ended while we looked.
-        total += sum(threads) / 1e9 + sum(map(int, reaped)) / TICKS
-    return total
+        total += sum(threads) / 1e9 + (ticks[2] + ticks[3]) / TICKS
+        system += (ticks[1] + ticks[3]) / TICKS
+    return Cpu(total - system, system)
 
 
 def memory_mb(pid: int) -> float:
