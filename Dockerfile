@@ -20,5 +20,8 @@ VOLUME /var/lib/magnetar
 EXPOSE 6650 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
   CMD ["magnetar", "brokers", "healthcheck", "--admin-url", "http://127.0.0.1:8080"]
+# Clients are told to come to localhost, where `docker run -p 6650:6650 -p 8080:8080` lets them in; in a network of
+# containers say --advertised-host with the container's name.
 ENTRYPOINT ["magnetar"]
-CMD ["standalone", "--data", "/var/lib/magnetar/data", "--host", "0.0.0.0", "--config", "/etc/magnetar/standalone.yaml"]
+CMD ["standalone", "--data", "/var/lib/magnetar/data", "--host", "0.0.0.0", \
+     "--advertised-host", "localhost", "--config", "/etc/magnetar/standalone.yaml"]

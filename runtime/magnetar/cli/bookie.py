@@ -11,7 +11,7 @@ from magnetar.cli.addresses import check_port, reachable
 from magnetar.cli.data_directory import DataDirectory
 from magnetar.cli.storage import running_bookie
 from magnetar.environment.disk import SystemDisk
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 
 if TYPE_CHECKING:
     from magnetar.cli.settings.model import PlatformSettings

@@ -48,6 +48,8 @@ def _serve(name: str, options: argparse.Namespace) -> int:
     for key, ours in zip(quorums, ("ensemble_size", "write_quorum", "ack_quorum"), strict=True):
         if key in given:
             given[f"policies.{ours}"] = given.pop(key)
+    if "advertised_host" in given:
+        given["broker.advertised_host"] = given.pop("advertised_host")
     if name == "bookie" and "port" in given:
         given["bookie_port"] = given.pop("port")
     settings = load_settings(options.config, os.environ, given)
@@ -88,6 +90,12 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name != "bookie":
         parser.add_argument(
             "--web-port", type=int, help="port of the REST API; 0: a free one (default: 8080)"
+        )
+        parser.add_argument(
+            "--advertised-host",
+            "--advertised-address",
+            metavar="NAME",
+            help="what clients are told to connect to (default: --host, or this machine's name for 0.0.0.0)",
         )
         parser.add_argument("--ensemble", type=int, metavar="E", help="bookies each ledger is spread over")
         parser.add_argument("--write-quorum", type=int, metavar="QW", help="copies of each entry")

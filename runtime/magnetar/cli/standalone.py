@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from magnetar.cli.data_directory import DataDirectory
 from magnetar.cli.storage import running_bookie
 from magnetar.environment.disk import SystemDisk
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -172,6 +172,18 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         assert "choose another with --port" in said
 
 
+def test_clients_are_told_the_name_that_was_chosen(tmp_path: Path) -> None:
+    """As in a container: it listens everywhere, and is reached by a name that only the user knows."""
+    everywhere = ("--host", "0.0.0.0", "--advertised-host", "localhost")
+    with MagnetarProcess.standalone(tmp_path, arguments=everywhere) as platform:
+        assert platform.service_url.startswith("pulsar://localhost:")
+        port = platform.service_url.rpartition(":")[2]
+        exchange(f"pulsar://127.0.0.1:{port}", "named", b"hello")
+        path = f"{platform.web_url}/lookup/v2/topic/persistent/public/default/named"
+        with urllib.request.urlopen(path, timeout=10) as answer:
+            assert f"pulsar://localhost:{port}".encode() in answer.read()
+
+
 def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
     assert "cannot listen on 192.0.2.1" in refused(
         "standalone", "--data", tmp_path / "d", "--host", "192.0.2.1"
