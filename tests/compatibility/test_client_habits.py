@@ -15,7 +15,7 @@ import pytest
 from magnetar.broker.broker import Broker
 from magnetar.broker.settings import BrokerSettings
 from magnetar.environment.clock import SystemClock
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 from magnetar.policies.resources import Resources
 from magnetar.protocol.message import build_message
 from magnetar.protocol.pulsar_pb2 import CommandSubscribe, MessageIdData, MessageMetadata

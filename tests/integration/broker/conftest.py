@@ -23,7 +23,7 @@ from magnetar.environment.disk import SystemDisk
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.provider import MetadataBookieProvider
 from magnetar.managed_ledger import ManagedLedgerFactory
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 from magnetar.policies.effective import PolicyDefaults
 from magnetar.policies.resources import Resources
 from magnetar.security.authorizer import AllowAll

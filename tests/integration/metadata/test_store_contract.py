@@ -17,7 +17,8 @@ from magnetar.metadata.errors import (
     StoreClosed,
     ValueTooLarge,
 )
-from magnetar.metadata.store import Change, MetadataStore, Notification, open_store
+from magnetar.metadata.opening import open_store
+from magnetar.metadata.store import Change, MetadataStore, Notification
 
 DEADLINE_S = 20.0
 

@@ -12,7 +12,8 @@ from kazoo.client import KazooClient
 
 from magnetar.metadata.errors import StoreRefused, StoreUnavailable
 from magnetar.metadata.locks import LockTaken, ResourceLock
-from magnetar.metadata.store import Change, Notification, SessionState, open_store
+from magnetar.metadata.opening import open_store
+from magnetar.metadata.store import Change, Notification, SessionState
 from magnetar.metadata.zookeeper import ZooKeeperStore
 from magnetar.testing.processes import free_port
 from magnetar.testing.zookeeper import ZooKeeperServer

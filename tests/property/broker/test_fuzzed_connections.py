@@ -15,7 +15,7 @@ from magnetar.broker.connection import Connection
 from magnetar.broker.handlers.routes import ROUTES
 from magnetar.broker.settings import BrokerSettings
 from magnetar.environment.clock import SystemClock
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 from magnetar.policies.resources import Resources
 from magnetar.protocol import commands
 from magnetar.protocol.frames import FrameDecoder, encode_command

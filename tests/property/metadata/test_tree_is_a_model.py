@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from magnetar.metadata.errors import AlreadyExists, BadVersion, InvalidPath, MetadataError, NotEmpty, NotFound
 from magnetar.metadata.node_codec import child_prefix, decode_node, encode_node, node_key
+from magnetar.metadata.opening import open_store
 from magnetar.metadata.paths import check_path, join, parent, with_ancestors
-from magnetar.metadata.store import MetadataStore, open_store
+from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.tree import Node
 
 PATHS = st.sampled_from(["/a", "/b", "/a/x", "/a/y", "/a/x/1", "/a-", "/a/x/1/deep"])

@@ -26,7 +26,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription import Subscription
 from magnetar.environment.clock import SystemClock
 from magnetar.managed_ledger.position import Position
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 from magnetar.naming import TopicName
 from magnetar.policies.resources import Resources
 from magnetar.protocol import ack_sets

@@ -26,7 +26,8 @@ from magnetar.environment.disk import SystemDisk
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.provider import MetadataBookieProvider
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
-from magnetar.metadata.store import MetadataStore, open_store
+from magnetar.metadata.opening import open_store
+from magnetar.metadata.store import MetadataStore
 from magnetar.policies.resources import Resources
 from magnetar.security.authorizer import AllowAll
 

@@ -11,7 +11,8 @@ import pytest
 
 from magnetar.bookie.errors import BookieAlreadyRegistered, CookieMismatch
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.metadata.store import MetadataStore, open_store
+from magnetar.metadata.opening import open_store
+from magnetar.metadata.store import MetadataStore
 from tests.unit.bookie.workbench import add, running
 
 PATH = "/ledgers/available/b1"

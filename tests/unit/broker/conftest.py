@@ -11,7 +11,7 @@ import pytest
 from magnetar.broker.broker import Broker
 from magnetar.broker.settings import BrokerSettings
 from magnetar.environment.clock import SystemClock
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 from magnetar.policies.effective import PolicyDefaults
 from magnetar.policies.resources import Resources
 from magnetar.security.authorizer import AllowAll

@@ -20,7 +20,7 @@ from magnetar.broker.namespaces.bundles import Bundle
 from magnetar.broker.ownership import BrokerAddress, Ownership
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.policies.effective import PolicyDefaults
 from magnetar.policies.topic import TopicPolicies

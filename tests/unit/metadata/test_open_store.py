@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from magnetar.metadata.errors import StoreRefused
-from magnetar.metadata.store import open_store
+from magnetar.metadata.opening import open_store
 
 
 async def test_zookeeper_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
