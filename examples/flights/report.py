@@ -51,6 +51,7 @@ def plot(target: Path, hours: list[Mapping[str, object]]) -> None:
         )
         left.plot([hour for hour, _ in points], [delay for _, delay in points], marker="o", label=origin)
     left.set(title="Mean departure delay by airport", xlabel="scheduled local hour", ylabel="minutes")
+    left.set_xticks(sorted({hour for _, hour in by_airport}))
     left.legend()
     names = airline_names()
     ranked = sorted(by_airline.items(), key=lambda item: item[1].minutes / item[1].flights)
