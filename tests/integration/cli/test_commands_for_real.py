@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,15 @@ def test_produce_and_consume(magnetar: Callable[..., str]) -> None:
     assert "only 0 of 1" in magnetar("consume greetings -s me --timeout 0.2", status=1)
 
 
+def test_consuming_slowly_and_without_a_trace(magnetar: Callable[..., str]) -> None:
+    magnetar(["produce", "slow", "-m", "a,b,c,d"])
+    began = time.monotonic()
+    out = magnetar("consume slow -s brief -p Earliest -m NonDurable -n 4 -q 1 -r 10")
+    assert time.monotonic() - began >= 0.3
+    assert out.count("got message") == 4
+    assert magnetar("topics subscriptions slow") == ""
+
+
 def test_a_file_is_one_message(magnetar: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "payload").write_bytes(b"\x00\x01,\xff")
     magnetar("topics create-subscription files -s me -m earliest")
@@ -71,6 +81,9 @@ def test_topics(magnetar: Callable[..., str]) -> None:
     assert "already exists" in magnetar("topics create things", status=1)
     assert "persistent://public/default/things" in magnetar("topics list public/default").split()
     magnetar("topics create-partitioned-topic many -p 3")
+    magnetar("topics delete many-partition-1")
+    magnetar("topics create-missed-partitions many")
+    assert "persistent://public/default/many-partition-1" in magnetar("topics list public/default").split()
     assert json.loads(magnetar("topics get-partitioned-topic-metadata many"))["partitions"] == 3
     magnetar("topics update-partitioned-topic many -p 4")
     assert "persistent://public/default/many" in magnetar("topics list-partitioned-topics public/default")

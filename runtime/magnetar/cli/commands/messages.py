@@ -74,9 +74,14 @@ def consume(
     subscription_position: Annotated[
         str, typer.Option("--subscription-position", "-p", help="Latest or Earliest.")
     ] = "Latest",
-    regex: Annotated[
-        bool, typer.Option("--regex", "-r", help="TOPIC is a pattern within its namespace.")
-    ] = False,
+    regex: Annotated[bool, typer.Option("--regex", help="TOPIC is a pattern within its namespace.")] = False,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0: no limit.")] = 0,
+    queue_size: Annotated[
+        int, typer.Option("--queue-size", "-q", min=0, help="Messages received ahead; 0: 1000.")
+    ] = 0,
+    subscription_mode: Annotated[
+        str, typer.Option("--subscription-mode", "-m", help="Durable or NonDurable.")
+    ] = "Durable",
     hex_: Annotated[bool, typer.Option("--hex", help="Show contents as hexadecimal digits.")] = False,
     hide_content: Annotated[bool, typer.Option("--hide-content")] = False,
     timeout_s: Annotated[
@@ -89,6 +94,8 @@ def consume(
         raise CommandError(f"--subscription-type: expected one of {', '.join(SUBSCRIPTION_TYPES)}")
     if position not in ("latest", "earliest"):
         raise CommandError("--subscription-position: expected Latest or Earliest")
+    if subscription_mode.lower() not in ("durable", "nondurable"):
+        raise CommandError("--subscription-mode: expected Durable or NonDurable")
     from magnetar.client.blocking import BlockingClient
     from magnetar.client.errors import ClientError
 
@@ -102,9 +109,14 @@ def consume(
                 subscription_name,
                 type=cast("Literal['exclusive', 'shared', 'failover', 'key_shared']", kind),
                 initial=cast("Literal['latest', 'earliest']", position),
+                receiver_queue_size=queue_size or 1000,
+                durable=subscription_mode.lower() == "durable",
             )
             received = 0
+            began = time.monotonic()
             while not num_messages or received < num_messages:
+                if rate:
+                    time.sleep(max(0.0, began + received / rate - time.monotonic()))
                 message = consumer.receive(timeout_s)
                 if message is None:
                     break

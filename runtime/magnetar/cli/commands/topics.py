@@ -77,6 +77,12 @@ def update_partitioned_topic(topic: Topic, partitions: Partitions) -> None:
     api().post(f"{topic_path(topic)}/partitions", partitions)
 
 
+@app.command("create-missed-partitions")
+def create_missed_partitions(topic: Topic) -> None:
+    """Create those partitions of a topic that are not there."""
+    api().post(f"{topic_path(topic)}/createMissedPartitions")
+
+
 @app.command("get-partitioned-topic-metadata")
 def get_partitioned_topic_metadata(topic: Topic) -> None:
     """Show how many partitions a topic has."""
