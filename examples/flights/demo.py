@@ -213,4 +213,7 @@ def conclude(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted: the platform was stopped, its data removed")
