@@ -149,7 +149,10 @@ class TopicProducer(TopicLink, Producer):
             or (isinstance(message, OutgoingMessage) and message.deliver_at is not None)
         ):
             self.seal()
-            self._send_single(message, sequence_id, size, future)
+            try:
+                self._send_single(message, sequence_id, size, future)
+            except ValueError as error:
+                raise InvalidUse(f"the message cannot be written: {error}") from error
         else:
             if self._filling is not None and not self._filling.takes(sequence_id, size):
                 self.seal()
@@ -187,7 +190,10 @@ class TopicProducer(TopicLink, Producer):
             return future
         if duplicates:
             messages, ids = messages[duplicates:], ids[duplicates:]
-        entry = batch_entry(self._envelope(), messages, ids, self.session.clock.time_ms())
+        try:
+            entry = batch_entry(self._envelope(), messages, ids, self.session.clock.time_ms())
+        except ValueError as error:  # Text that is no Unicode, such as lone surrogates.
+            raise InvalidUse(f"a message of the batch cannot be written: {error}") from error
         if entry.size > self._max_message_bytes:
             raise MessageTooLarge(entry.size, self._max_message_bytes)
         entry.recipients = WholeBatch(future, duplicates)

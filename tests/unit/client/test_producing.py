@@ -381,6 +381,12 @@ async def test_what_cannot_be_written_is_refused_at_once(broker: FakeBroker, cli
     with pytest.raises(InvalidUse, match="cannot be written"):
         await surrogate
     assert (await producer.send(bytearray(b"buffer"))).entry_id == 1  # type: ignore[arg-type]
+    with pytest.raises(InvalidUse, match="cannot be written"):
+        producer.send_batch_nowait([OutgoingMessage(b"", key="\ud800")])
+    alone = await client.create_producer("alone", batching=False)
+    with pytest.raises(InvalidUse, match="cannot be written"):
+        alone.send_nowait(b"", properties={"name": "\ud800"})
+    await alone.send(b"goes on")
 
 
 async def test_a_producer_let_go_while_it_attaches_tries_again(broker: FakeBroker, client: Client) -> None:
