@@ -87,6 +87,19 @@ def text(value: Any) -> str:
     raise BadValue(f"Invalid value {shown(value)}: a string is wanted")
 
 
+def bare_text(body: bytes) -> str:
+    """A body that is one string: quoted, or as it is, which is how Java's clients send it.
+
+    Raises:
+        BadValue: it is no UTF-8, or other JSON than a string.
+    """
+    try:
+        said = body.decode().strip()
+    except UnicodeDecodeError as error:
+        raise BadValue(f"Invalid text: {error}") from None
+    return text(read_json(body)) if said[:1] in ('"', "[", "{") else said
+
+
 def texts(value: Any) -> list[str]:
     """A list without repetition, in its order. Raises BadValue."""
     if not isinstance(value, list):

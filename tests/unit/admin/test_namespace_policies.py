@@ -236,3 +236,26 @@ async def test_resource_groups_are_named_by_namespaces(http: httpx.AsyncClient, 
     assert (await http.delete(f"{base}/resourcegroup")).status_code == 204
     assert (await http.delete(f"{groups}/gold")).status_code == 204
     assert (await http.get(f"{groups}/gold")).status_code == 404
+
+
+async def test_setting_the_pause_without_a_body_means_yes(http: httpx.AsyncClient, base: str) -> None:
+    """So do Java's clients."""
+    url = f"{base}/dispatcherPauseOnAckStatePersistent"
+    assert (await http.post(url)).status_code == 204
+    assert (await http.get(url)).json() is True
+
+
+@pytest.mark.parametrize("body", [b"apart", b'"apart"', b" apart\n"])
+async def test_a_group_may_come_without_quotes(http: httpx.AsyncClient, base: str, body: bytes) -> None:
+    """Java's clients send none."""
+    headers = {"Content-Type": "application/json"}
+    assert (await http.post(f"{base}/antiAffinity", content=body, headers=headers)).status_code == 204
+    assert (await http.get(f"{base}/antiAffinity")).json() == "apart"
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"", 412), (b"\xff", 400), (b"[1]", 400), (b'"open', 400)])
+async def test_a_group_must_be_one_string(
+    http: httpx.AsyncClient, base: str, body: bytes, status: int
+) -> None:
+    assert (await http.post(f"{base}/antiAffinity", content=body)).status_code == status
+    assert (await http.get(f"{base}/antiAffinity")).status_code == 204

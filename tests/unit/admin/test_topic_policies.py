@@ -170,3 +170,11 @@ async def test_what_is_set_is_enforced_on_topics_that_are_loaded(
     assert (await http.get(f"{topic}/stats")).json()["deduplicationStatus"] == "Disabled", (
         "policies went with it"
     )
+
+
+async def test_setting_the_pause_without_a_body_means_yes(http: httpx.AsyncClient, topic: str) -> None:
+    """So do Java's clients."""
+    await http.put(topic)
+    url = f"{topic}/dispatcherPauseOnAckStatePersistent"
+    assert (await http.post(url)).status_code == 204
+    assert (await http.get(url)).json() is True

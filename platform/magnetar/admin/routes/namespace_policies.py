@@ -66,6 +66,8 @@ class Policy:
     verbs: str = "GET POST DELETE"
     unset: Any = None
     """What the field holds when nothing is said."""
+    bare: Any = None
+    """What is meant by setting it without a body; None: to take it back."""
     told_as: str = ""
     """The name that `enforcement` knows it by; its path if empty."""
     per_cluster: bool = False
@@ -105,10 +107,11 @@ class Policy:
 
     async def set(self, call: Call) -> None:
         """Say something of"""
-        if call.json is None:
+        said = self.bare if call.json is None else call.json
+        if said is None:
             await self.remove(call)
             return
-        value = self.read(call.json)
+        value = self.read(said)
         defaults = await call.admin.resources.defaults()
         await self._store(call, lambda said: self.check(value, said, defaults))
 
@@ -305,6 +308,7 @@ POLICIES: Final = (
         path="dispatcherPauseOnAckStatePersistent",
         field="dispatcher_pause_on_ack_state_persistent",
         read=bodies.truth,
+        bare=True,
     ),
 )
 

@@ -68,7 +68,7 @@ async def get_anti_affinity(call: Call) -> str | None:
 async def set_anti_affinity(call: Call) -> None:
     """Put a namespace into a group that is kept apart."""
     call.notes.update(enforcement.note("antiAffinity"))
-    group = bodies.text(call.required("the group's name"))
+    group = bodies.bare_text(call.body)
     if not group.strip():
         raise PreconditionFailed("Anti-affinity group can not be empty")
     await call.admin.resources.update_local_policies(

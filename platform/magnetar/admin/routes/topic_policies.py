@@ -57,6 +57,8 @@ class Policy:
     check: Check = _as_is
     verbs: str = "GET POST DELETE"
     unset: Any = None
+    bare: Any = None
+    """What is meant by setting it without a body; None: to take it back."""
     told_as: str = ""
     """The name that `enforcement` knows it by; its path if empty."""
     from_query: str = ""
@@ -100,7 +102,7 @@ class Policy:
         """Say something of"""
         said = call.query.get(self.from_query) if self.from_query else None
         if said is None:
-            said = call.json
+            said = self.bare if call.json is None else call.json
         if said is None:
             await self.remove(call)
             return
@@ -353,6 +355,7 @@ POLICIES: Final = (
         path="dispatcherPauseOnAckStatePersistent",
         field="dispatcher_pause_on_ack_state_persistent",
         read=bodies.truth,
+        bare=True,
         applied=lambda holds: False,
     ),
     Policy(

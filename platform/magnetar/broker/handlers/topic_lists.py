@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.errors import NotAllowed
+from magnetar.broker.errors import NamespaceNotFound, NotAllowed
 from magnetar.broker.topic_lists import Mode, TopicPattern
 from magnetar.environment.logs import get_logger
 from magnetar.naming import NamespaceName
@@ -29,9 +29,16 @@ _MODES: Final[dict[int, Mode]] = {
 
 
 async def topics_of_namespace(connection: Connection, command: CommandGetTopicsOfNamespace) -> None:
-    """List topics; those of a pattern, where it is short enough to be evaluated here."""
+    """List topics; those of a pattern, where it is short enough to be evaluated here.
+
+    A namespace that is not there has none: an error would make clients ask until they give up.
+    Source: Pulsar NamespaceService.getListOfTopics.
+    """
     namespace = NamespaceName.parse(command.namespace)
-    topics = await connection.broker.topic_lists.topics(namespace, _MODES[command.mode])
+    try:
+        topics = await connection.broker.topic_lists.topics(namespace, _MODES[command.mode])
+    except NamespaceNotFound:
+        topics = []
     filtered = False
     if command.topics_pattern and len(command.topics_pattern) <= connection.settings.pattern_length_max:
         try:
