@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker import stats
 from magnetar.broker.dispatch.dispatcher import Dispatcher
@@ -20,6 +20,10 @@ from magnetar.protocol import commands, versions
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
     from magnetar.broker.topic import Topic
+
+
+_SETTLED_S: Final = 0.1
+"""Clients drop what is said of a consumer before they have read, and acted upon, that it may begin."""
 
 
 class SubscriptionType(IntEnum):
@@ -168,9 +172,18 @@ class SubscriptionBase(ABC):
                 )
 
     def _after_join(self, consumer: Consumer) -> None:
-        if not self._elect() and self._is_failover:
-            self._tell_active(consumer)
+        self._elect(newcomer=consumer)
+        if self._is_failover:
+            delay = min(_SETTLED_S, self.topic.settings.failover_delay_s)
+            if delay > 0:
+                asyncio.get_running_loop().call_later(delay, self._tell_newcomer, consumer)
+            else:
+                self._tell_active(consumer)
         self.wake()
+
+    def _tell_newcomer(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self._tell_active(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         """A consumer is gone; what it had not acknowledged goes to others, or waits for the next."""
@@ -199,7 +212,7 @@ class SubscriptionBase(ABC):
     def _is_failover(self) -> bool:
         return self.kind is not None and self.kind.type is SubscriptionType.FAILOVER
 
-    def _elect(self) -> bool:
+    def _elect(self, newcomer: Consumer | None = None) -> bool:
         dispatcher = self.dispatcher
         if not isinstance(dispatcher, SingleActiveDispatcher):
             return False
@@ -209,7 +222,8 @@ class SubscriptionBase(ABC):
         self.restart()
         if self._is_failover:
             for consumer in self.consumers:
-                self._tell_active(consumer)
+                if consumer is not newcomer:
+                    self._tell_active(consumer)
             if before is not None and dispatcher.active is not None:
                 self._pause_for_handover(dispatcher)
         return True

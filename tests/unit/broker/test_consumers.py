@@ -288,8 +288,9 @@ async def test_a_better_failover_consumer_takes_over_after_a_pause(start_broker:
     client.send(b"m0", 0, 100)
     await client.subscribe(TOPIC, kind=FAILOVER, consumer_name="b", permits=10)
     await client.messages(1)
-    await other.subscribe(TOPIC, kind=FAILOVER, consumer_name="a", permits=10)
+    # Not at once: Go's client drops what comes before it has acted upon the receipt.
     assert (await client.expect("active_consumer_change")).is_active
+    await other.subscribe(TOPIC, kind=FAILOVER, consumer_name="a", permits=10)
     assert not (await client.expect("active_consumer_change")).is_active
     client.ack((1, 0))  # In time: what was on its way when the other took over does not come twice.
     client.send(b"m1", 1, 100)
