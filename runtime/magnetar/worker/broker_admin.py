@@ -28,6 +28,9 @@ class BrokerAdmin(Protocol):
     async def enable_deduplication(self, topic: str) -> None:
         """Of a topic by its full name, which is created if it does not exist."""
 
+    async def create_subscription(self, topic: str, subscription: str) -> None:
+        """At the end of the topic, which is created if it does not exist. No error if it is there already."""
+
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """With its backlog. No error if topic or subscription do not exist."""
 
@@ -70,6 +73,12 @@ class RestBrokerAdmin:
             answer = await self._call("POST", path, True)
         if answer.status >= 300:
             raise _refused("POST", path, answer)
+
+    async def create_subscription(self, topic: str, subscription: str) -> None:
+        path = f"{_topic_path(topic)}/subscription/{_quoted(subscription)}"
+        answer = await self._call("PUT", path)
+        if answer.status >= 300 and answer.status != CREATED:
+            raise _refused("PUT", path, answer)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         path = f"{_topic_path(topic)}/subscription/{_quoted(subscription)}?force=true"

@@ -20,7 +20,7 @@ from magnetar.worker.broker_admin import BrokerAdmin
 from magnetar.worker.component import Component, ComponentName, Kind, Package
 from magnetar.worker.configs import config_of, input_patterns, input_topics, parse_config, updated_config
 from magnetar.worker.control import InstanceControl
-from magnetar.worker.deployment import check_deployment, prepare_topics
+from magnetar.worker.deployment import check_deployment, prepare_topics, take_places
 from magnetar.worker.errors import BadRequest, Conflict, NotFound, WorkerError
 from magnetar.worker.fetching import fetch, filename_of
 from magnetar.worker.packages import PackageStore, Upload
@@ -129,6 +129,7 @@ class Components:
                 except Conflict as error:
                     raise BadRequest(f"{kind.title} {name.name} already exists") from error
             log.info("component.registered", component=str(name), kind=kind.value, epoch=component.epoch)
+            await take_places(config, self._admin)
             self._apply(component)
 
     async def update(
@@ -158,6 +159,7 @@ class Components:
                 )
                 changed = await self._registry.change(changed)
             log.info("component.updated", component=str(name), revision=changed.revision)
+            await take_places(config, self._admin)
             self._apply(changed)
         await self._drop_unused_packages()
 

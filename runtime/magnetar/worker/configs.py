@@ -85,6 +85,21 @@ def _inputs(config: AnyConfig) -> list[tuple[str, bool]]:
     ]
 
 
+def places_at_the_end(config: AnyConfig) -> list[tuple[str, str]]:
+    """Topics by full name, with the subscription, that are read from the moment the component is there."""
+    from magnetar.functions.config import FunctionConfig, Position, SourceConfig
+
+    if isinstance(config, SourceConfig) or config.subscription_position is not Position.LATEST:
+        return []
+    if isinstance(config, FunctionConfig) and config.runs_on_spark:
+        return []  # Spark keeps its place by itself, and reads from the beginning.
+    return [
+        (topic, config.subscription)
+        for topic in input_topics(config)
+        if not topic.startswith("non-persistent:")
+    ]
+
+
 def sequenced_topics(config: AnyConfig) -> list[str]:
     """Full names of the topics published to with sequence ids, which the broker has to deduplicate."""
     from magnetar.connectors.registry import builtin_connector

@@ -7,14 +7,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar.environment.logs import get_logger
 from magnetar.worker.broker_admin import BrokerAdmin
 from magnetar.worker.component import Kind, Package
-from magnetar.worker.configs import input_patterns, sequenced_topics, topics_of
+from magnetar.worker.configs import input_patterns, places_at_the_end, sequenced_topics, topics_of
 from magnetar.worker.errors import BadRequest, WorkerError
 
 if TYPE_CHECKING:
     from magnetar.functions.config import FunctionConfig
     from magnetar.worker.configs import AnyConfig
+
+log = get_logger("magnetar.worker.deployment")
 
 
 async def check_deployment(
@@ -47,6 +50,19 @@ async def prepare_topics(config: AnyConfig, admin: BrokerAdmin) -> None:
             raise BadRequest(
                 f"deduplication cannot be turned on for {topic}, which this needs to publish each record once: {error}"
             ) from error
+
+
+async def take_places(config: AnyConfig, admin: BrokerAdmin) -> None:
+    """Subscribe a registered component to its inputs before its processes are up, which takes half a second.
+
+    Else what its user publishes right after deploying it would be gone. Where that fails, its processes will
+    subscribe, and show the reason if they cannot either.
+    """
+    for topic, subscription in places_at_the_end(config):
+        try:
+            await admin.create_subscription(topic, subscription)
+        except WorkerError as error:
+            log.warning("place.not_taken", topic=topic, reason=str(error))
 
 
 def _check_window(config: FunctionConfig) -> None:

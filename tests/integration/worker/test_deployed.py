@@ -215,3 +215,13 @@ def test_a_module_that_cannot_be_imported_is_failed_with_the_reason(platform: Pl
         lambda: "nosuchmodule" in json.dumps(platform.status("function", "broken")),
         "the reason in the status",
     )
+
+
+def test_what_is_published_right_after_create_is_not_missed(platform: Platform) -> None:
+    """A new function begins with the latest: from the moment it is there, not from when its process is up."""
+    results = platform.client.subscribe("now-out", "test")
+    platform.create(
+        "function", "now", {"className": "shout.Shout", "inputs": ["now"], "output": "now-out"}, SHOUT
+    )
+    platform.client.create_producer("now").send(b"at once")
+    assert results.receive(20_000).data() == b"AT ONCE"

@@ -102,6 +102,7 @@ class FakeAdmin:
         default_factory=lambda: {("public", "default"), ("public", "empty")}
     )
     deduplicated: list[str] = field(default_factory=list)
+    subscriptions: list[tuple[str, str]] = field(default_factory=list)
     deleted_subscriptions: list[tuple[str, str]] = field(default_factory=list)
     existing_topics: list[str] = field(default_factory=list)
     refusal: str = ""
@@ -115,6 +116,10 @@ class FakeAdmin:
     async def enable_deduplication(self, topic: str) -> None:
         self._maybe_refuse()
         self.deduplicated.append(topic)
+
+    async def create_subscription(self, topic: str, subscription: str) -> None:
+        self._maybe_refuse()
+        self.subscriptions.append((topic, subscription))
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         self._maybe_refuse()

@@ -49,6 +49,15 @@ async def test_a_function_is_created_started_listed_and_deleted(platform: Any) -
     ]
 
 
+async def test_a_component_has_its_place_before_its_processes_are_up(platform: Any) -> None:
+    await platform.register("shout", {"subName": "mine"})
+    place = ("persistent://public/default/in", "mine")
+    assert platform.admin.subscriptions == [place]
+    await platform.register("early", {"subscriptionPosition": "Earliest"})
+    await platform.register("fleeting", {"inputs": ["non-persistent://public/default/in"]})
+    assert platform.admin.subscriptions == [place]
+
+
 async def test_a_name_is_taken_once_and_an_epoch_never_again(platform: Any) -> None:
     await platform.register()
     assert reason(await platform.register()) == "Function shout already exists"
