@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -21,6 +22,8 @@ class Untold:
 
     individual: Positions = field(default_factory=list)
     cumulative: tuple[MessageId, Sequence[int]] | None = None
+    through: MessageId | None = None
+    """What `cumulative` was made of."""
 
     def __bool__(self) -> bool:
         return bool(self.individual) or self.cumulative is not None
@@ -78,7 +81,7 @@ class AcknowledgementGroup:
 
     def add_cumulative(self, message_id: MessageId) -> None:
         """Acknowledge everything up to and with `message_id`; what lies behind it already stays so."""
-        if self._through is not None and message_id <= self._through:
+        if self._through is not None and _reach(message_id) <= _reach(self._through):
             return
         self._through = message_id
         ack_set: Sequence[int] = ()
@@ -115,7 +118,7 @@ class AcknowledgementGroup:
         for place in self._changed:
             entry, bits = self._partial[place]
             individual.append((entry, ack_sets.from_bits(bits)))
-        untold = Untold(individual, self._cumulative)
+        untold = Untold(individual, self._cumulative, self._through)
         self._whole = {}
         self._changed = {}
         self._cumulative = None
@@ -128,8 +131,10 @@ class AcknowledgementGroup:
                 self._whole.setdefault(message_id[:2], message_id)
             elif message_id[:2] in self._partial:
                 self._changed[message_id[:2]] = None
-        if self._cumulative is None:
-            self._cumulative = untold.cumulative
+        if untold.cumulative is None or untold.through is None:
+            return
+        if self._through is None or _reach(untold.through) >= _reach(self._through):
+            self._cumulative, self._through = untold.cumulative, untold.through
 
     def on_detached(self) -> None:
         """The connection is gone, and perhaps what was told last with it: it may be told again."""
@@ -143,3 +148,9 @@ class AcknowledgementGroup:
         self._changed.clear()
         self._cumulative = None
         self._through = None
+
+
+def _reach(message_id: MessageId) -> tuple[int, int, int]:
+    """How far a cumulative acknowledgement goes: an entry named as a whole, or by its last message, goes furthest."""
+    partial = 0 <= message_id.batch_index < message_id.batch_size - 1
+    return *message_id[:2], message_id.batch_index if partial else sys.maxsize

@@ -95,4 +95,6 @@ class Inbox:
         except asyncio.CancelledError:
             if bell.done() and not bell.cancelled():
                 self.ring(1)  # The bell was for somebody who still waits.
+            elif bell in self._bells:
+                self._bells.remove(bell)  # Or waiting in vain would fill the memory.
             raise

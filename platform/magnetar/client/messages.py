@@ -50,8 +50,12 @@ class MessageBatch:
         """How many messages the entry was written with; 0 if it is a single message and no batch."""
         self._payload = payload
         self.ack_set = ack_set
-        """Which messages of the entry were not acknowledged when it came; empty if none was."""
+        """Which messages of the entry are to be acknowledged; empty if all are."""
         self._indexes = self._wanted(skip)
+        if (
+            len(self._indexes) < self.size
+        ):  # What was left out for another reason is not to be waited for either.
+            self.ack_set = ack_sets.from_bits(sum(1 << index for index in self._indexes))
 
     @property
     def raw(self) -> tuple[MessageMetadata, memoryview | bytes]:

@@ -117,19 +117,23 @@ class TopicConsumer(TopicLink):
         self._chunks: ChunkAssembler[MessageId] = ChunkAssembler()
         self._chunk_ids: dict[Place, tuple[MessageId, ...]] = {}
         self._seeking = False
+        self._left_behind: list[Delivery] = []
+        """What came during a seek."""
 
     # What arrives.
 
     def on_message(self, command: CommandMessage, payload: memoryview) -> None:
         """An entry has come."""
-        if self._seeking:
-            return  # It is of the position that is being left.
         if command.HasField("consumer_epoch") and command.consumer_epoch < (self._acknowledger.epoch or 0):
             self._give_back(_permits(payload, command.ack_set))
             return
         place = command.message_id
         message_id = MessageId(to_signed(place.ledgerId), to_signed(place.entryId), self.partition)
-        self._inbox.put(Delivery(self, message_id, payload, command.redelivery_count, list(command.ack_set)))
+        delivery = Delivery(self, message_id, payload, command.redelivery_count, list(command.ack_set))
+        if self._seeking:  # Of the position that is being left, unless the broker will not have it left.
+            self._left_behind.append(delivery)
+        else:
+            self._inbox.put(delivery)
 
     def on_end_of_topic(self) -> None:
         """The topic is terminated, and all of it delivered."""
@@ -156,6 +160,7 @@ class TopicConsumer(TopicLink):
             return self._read_chunk(delivery, stored, message)
         skip = self.start.skip(delivery.message_id, metadata, stored.broker_timestamp)
         if skip is None:
+            self._pass_over(delivery)
             return None
         batch = self._batch(delivery, stored, metadata, message.payload, skip=skip)
         if len(batch) == 0:
@@ -168,6 +173,7 @@ class TopicConsumer(TopicLink):
         self, delivery: Delivery, stored: StoredEntry, message: SplitMessage
     ) -> MessageBatch | None:
         if self.start.skip(delivery.message_id, message.metadata, stored.broker_timestamp) is None:
+            self._pass_over(delivery)
             return None
         assembled, abandoned = self._chunks.add(
             message.metadata, message.payload, delivery.message_id, self.session.clock.monotonic()
@@ -178,7 +184,8 @@ class TopicConsumer(TopicLink):
             )
         if assembled is None:
             return None
-        self._chunk_ids[delivery.message_id[:2]] = assembled.places
+        if self.settings.durable:  # Of a reader nothing is acknowledged one by one, nor asked for again.
+            self._chunk_ids[delivery.message_id[:2]] = assembled.places
         self.start.consumed(delivery.message_id)
         return self._batch(delivery, stored, message.metadata, assembled.payload, chunk_ids=assembled.places)
 
@@ -204,6 +211,11 @@ class TopicConsumer(TopicLink):
             skip=skip,
             chunk_ids=chunk_ids,
         )
+
+    def _pass_over(self, delivery: Delivery) -> None:
+        """An entry before the message that a seek named: the broker begins with it, and would keep it as backlog."""
+        if self.settings.durable:
+            self._acknowledger.entries((delivery.message_id,))
 
     def _discard(self, delivery: Delivery, error: ProtocolError) -> None:
         """An entry that cannot be read is acknowledged, as official clients do; or it would block for ever."""
@@ -245,6 +257,8 @@ class TopicConsumer(TopicLink):
         """Acknowledge everything up to and with a message."""
         if not self.settings.ordered:
             raise InvalidUse(f"a {self.settings.type} subscription cannot be acknowledged cumulatively")
+        for place in [place for place in self._chunk_ids if place <= message_id[:2]]:
+            del self._chunk_ids[place]
         self._acknowledger.cumulative(message_id)
 
     def negative_acknowledge(self, message_id: MessageId) -> None:
@@ -312,6 +326,9 @@ class TopicConsumer(TopicLink):
             return False
         finally:
             self._seeking = False
+            left_behind, self._left_behind = self._left_behind, []
+            for delivery in left_behind:
+                self._inbox.put(delivery)  # A seek that is done forgets them, and gives their permits back.
         return True
 
     async def last_message_id(self) -> CommandGetLastMessageIdResponse:
@@ -428,7 +445,8 @@ class TopicConsumer(TopicLink):
         self.active = None
 
     def _forget_received(self) -> None:
-        forgotten = self._inbox.take_all_of(self)
+        forgotten = [*self._inbox.take_all_of(self), *self._left_behind]
+        self._left_behind.clear()
         if self.settings.durable:  # A reader is not sent again what it was handed out, and keeps the rest.
             self._inbox.drop_opened_of(self)
         self._chunks.clear()
@@ -438,6 +456,7 @@ class TopicConsumer(TopicLink):
     def _when_given_up(self, error: ClientError) -> None:
         self._acknowledger.stop()
         self._inbox.take_all_of(self)
+        self._left_behind.clear()
         self._on_change()
 
     def _describe(self) -> str:

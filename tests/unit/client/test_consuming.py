@@ -540,3 +540,80 @@ async def test_closing_wakes_whoever_waits(broker: FakeBroker, client: Client) -
     await consumer.close()
     with pytest.raises(AlreadyClosed):
         await waiting
+
+
+async def test_waiting_in_vain_leaves_nothing_behind(broker: FakeBroker, client: Client) -> None:
+    consumer = await client.subscribe("t", "s")
+    for _ in range(20):
+        assert await consumer.receive(timeout_s=0.001) is None
+    assert not consumer._inbox._bells
+    waiting = asyncio.ensure_future(consumer.receive())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    consumer._inbox.ring(1)  # Nobody is left to hear it.
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_seek_that_is_refused_costs_no_delivery_and_no_permit(
+    broker: FakeBroker, client: Client
+) -> None:
+    await fill(client, 1)
+    consumer = await client.subscribe("t", "s", receiver_queue_size=2)
+    assert await take(consumer, 1) == [[b"0"]]
+
+    def refusing(session: Session, frame: Frame) -> bool:
+        if frame.type != BaseCommand.SEEK:
+            return False
+        ((consumer_id, _),) = session.subscribers.items()
+        entries = broker.topic(TOPIC).entries
+        entries.append(entries[0])
+        broker.deliver()  # On its way while the seek is asked for.
+        assert consumer_id in session.subscribers
+        session.write(
+            commands.error(frame.command.seek.request_id, ServerError.NotAllowedError, "no seeking here")
+        )
+        return True
+
+    broker.intercept = refusing
+    for _ in range(3):
+        with pytest.raises(BrokerRefused, match="no seeking here"):
+            await consumer.seek(MessageId.EARLIEST)
+        assert await take(consumer, 1) == [[b"0"]]
+
+
+async def test_a_seek_past_a_message_acknowledges_what_it_passes_over(
+    broker: FakeBroker, client: Client
+) -> None:
+    """The broker begins with the entry named: left unacknowledged, it would be backlog for ever."""
+    await fill(client, 1, 3)
+    consumer = await client.subscribe("t", "s", type="shared")
+    await take(consumer, 2)
+    broker.intercept = seek_like_a_broker(broker, 0)
+    await consumer.seek(MessageId(LEDGER, 0))
+    assert await take(consumer, 1) == [[b"1", b"2", b"3"]]
+    await consumer.flush_acknowledgements()
+    assert broker.acknowledged == [(0, [], False)]
+    broker.acknowledged.clear()
+    broker.intercept = seek_like_a_broker(broker, 1)
+    await consumer.seek(MessageId(LEDGER, 1, -1, 0, 3))
+    for _ in range(2):
+        message = await consumer.receive(2)
+        assert message is not None
+        consumer.acknowledge(message)
+    await consumer.flush_acknowledgements()
+    assert broker.acknowledged == [(1, [], False)], "both messages that were left are acknowledged"
+
+
+async def test_a_reader_keeps_nothing_of_the_chunks_it_has_read(broker: FakeBroker, client: Client) -> None:
+    broker.max_message_bytes = 5000
+    producer = await client.create_producer("t", chunking=True, batching=False)
+    for _ in range(3):
+        await producer.send(bytes(9000))
+    reader = await client.create_reader("t", start=MessageId.EARLIEST)
+    for _ in range(3):
+        message = await reader.read(2)
+        assert message is not None
+        assert len(message.data) == 9000
+    (link,) = reader._consumer.links
+    assert link._chunk_ids == {}

@@ -85,6 +85,33 @@ def test_a_cumulative_acknowledgement_may_have_to_be_told_twice() -> None:
     assert group.take().cumulative == (MessageId(1, 3), ())
 
 
+def test_a_whole_entry_reaches_further_than_its_first_messages() -> None:
+    """Whoever takes one message of a batch and then the rest of it acknowledges the batch by its entry."""
+    group = AcknowledgementGroup()
+    group.add_cumulative(MessageId(1, 3, -1, 0, 4))
+    group.add_cumulative(MessageId(1, 3))
+    assert group.take().cumulative == (MessageId(1, 3), ())
+    group.add_cumulative(MessageId(1, 4))
+    group.add_cumulative(MessageId(1, 4, -1, 1, 4))  # Behind: part of what is acknowledged as a whole.
+    assert group.take().cumulative == (MessageId(1, 4), ())
+
+
+def test_what_is_put_back_after_a_loss_still_reaches_as_far() -> None:
+    group = AcknowledgementGroup()
+    group.add_cumulative(MessageId(1, 9))
+    untold = group.take()
+    group.on_detached()
+    group.put_back(untold)
+    group.add_cumulative(MessageId(1, 3))
+    assert group.take().cumulative == (MessageId(1, 9), ())
+    group.add_cumulative(MessageId(1, 10))
+    untold = group.take()
+    group.on_detached()
+    group.add_cumulative(MessageId(1, 5))
+    group.put_back(untold)
+    assert group.take().cumulative == (MessageId(1, 10), ())
+
+
 def test_negative_acknowledgements_fall_due_in_order() -> None:
     again = NegativeAcknowledgements(10.0)
     again.add(MessageId(1, 1, -1, 3), now=0.0)
