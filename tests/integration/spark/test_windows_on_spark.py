@@ -1,4 +1,4 @@
-"""A window on a real Spark, deployed over REST and run by the worker: exact, also when its driver is killed."""
+"""A window on a real Spark, deployed over REST and run by the worker: exact, whatever is killed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def results(client: pulsar.Client) -> list[dict[str, Any]]:
     found = []
     while reader.has_message_available():
         found.append(json.loads(reader.read_next(timeout_millis=30_000).data()))
+    reader.close()
     return found
 
 
@@ -116,13 +118,54 @@ def check(found: list[dict[str, Any]], count: int) -> None:
     assert windows == expected(count)
 
 
-def test_windows_close_with_the_watermark_and_at_the_end_of_the_input(tmp_path: Path) -> None:
-    with MagnetarProcess.standalone(tmp_path) as platform:
+def descendants(pid: int) -> dict[int, str]:
+    """The processes below one, by id, with their program's name."""
+    parents: dict[int, list[int]] = {}
+    names: dict[int, str] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            head, _, tail = (directory / "stat").read_text().rpartition(")")
+        except OSError:
+            continue  # It ended meanwhile.
+        names[int(directory.name)] = head.partition("(")[2]
+        parents.setdefault(int(tail.split()[1]), []).append(int(directory.name))
+    found, left = {}, [pid]
+    while left:
+        for child in parents.get(left.pop(), ()):
+            found[child] = names[child]
+            left.append(child)
+    return found
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there, and not just waiting for a parent to notice its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_windows_close_with_the_watermark_and_stay_exact_when_the_whole_platform_is_killed(
+    tmp_path: Path,
+) -> None:
+    """Worker and broker die as a window's result arrives; the job then goes on from its checkpoint by itself."""
+    platform = MagnetarProcess.standalone(tmp_path)
+    with platform:
         rest, client = Rest(platform.web_url), pulsar.Client(platform.service_url)
         rest.create_function("sums", CONFIG, FUNCTION)
         publish(client, 0, 150)
         until(lambda: len(results(client)) >= 2, lambda: rest.status("sums"))
-        publish(client, 150, 400)
+        publish(client, 150, 260)  # Closes two more windows, and leaves the fifth minute open.
+        until(lambda: len(results(client)) >= 4, lambda: rest.status("sums"))
+        below = descendants(platform.pid)
+        assert "java" in below.values(), below
+        platform.kill()
+        with suppress(pulsar.NotConnected):  # Nobody is left to say goodbye to.
+            client.close()
+        until(lambda: not any(map(runs, below)), lambda: {p: n for p, n in below.items() if runs(p)})
+    with platform:
+        rest, client = Rest(platform.web_url), pulsar.Client(platform.service_url)
+        publish(client, 260, 400)
         rest.call("POST", f"/v2/{INPUT.replace('://', '/')}/terminate", b"")
         until(lambda: bool(rest.status("sums")["ended"]), lambda: rest.status("sums"))
         check(results(client), 400)
