@@ -111,10 +111,12 @@ class Component:
                     f"{name} is stored in format {fields['version']}; this release reads {FORMAT_VERSION}"
                 )
             package = fields["package"]
-            return cls(
+            if package and not all(isinstance(value, str) for value in package.values()):
+                raise TypeError(f"package is {package!r}")
+            component = cls(
                 kind=Kind(fields["kind"]),
                 name=name,
-                config=fields["config"],
+                config=dict(fields["config"].items()),
                 package=Package(**package) if package else None,
                 epoch=fields["epoch"],
                 created_ms=fields["created_ms"],
@@ -124,5 +126,8 @@ class Component:
                 deleting=fields["deleting"],
                 metadata_version=metadata_version,
             )
-        except (KeyError, TypeError, ValueError) as error:
+            if component.parallelism < 1:
+                raise ValueError(f"parallelism is {component.parallelism}")
+            return component
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlatformUnavailable(f"what is stored of {name} cannot be read: {error!r}") from error

@@ -73,15 +73,10 @@ class Components:
 
     async def resume(self) -> None:
         """After a start: run what should run, finish deletions that were cut short, drop unused packages."""
-        async for name in self._registry.names():
-            try:
-                component = await self._registry.get(name)
-            except WorkerError as error:  # Others can run.
-                log.error("component.unreadable", component=str(name), reason=str(error))
-                continue
-            if component is not None and component.deleting:
+        async for component in self._registry.readable():
+            if component.deleting:
                 self._finish_deletion(component)
-            elif component is not None:
+            else:
                 self._apply(component)
         await self._drop_unused_packages()
 
@@ -254,7 +249,7 @@ class Components:
         """Fully qualified ids of the instances that should run here."""
         return [
             f"{component.name}:{instance}"
-            async for component in self._registry.all()
+            async for component in self._registry.readable()
             for instance in component.running_instances
         ]
 
@@ -379,7 +374,8 @@ class Components:
                     "component.cleanup_failed", component=key, reason=str(error), retry_s=CLEANUP_RETRY_S
                 )
                 await asyncio.sleep(CLEANUP_RETRY_S)
-        work_dir = self._planner.work_dir(component.kind, component.name, component.epoch)
+        # With what earlier epochs may have left: the name's next component has another epoch, and nothing yet.
+        work_dir = self._planner.work_dir(component.kind, component.name, component.epoch).parent
         await asyncio.to_thread(shutil.rmtree, work_dir, ignore_errors=True)
         await self._registry.remove(component)
         await self._drop_unused_packages()

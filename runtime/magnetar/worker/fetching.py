@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from http.client import HTTPException
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
@@ -25,13 +27,17 @@ async def fetch(url: str, *, file_urls_allowed: bool) -> AsyncIterator[bytes]:
     if urlsplit(url).scheme == "file" and not file_urls_allowed:
         raise BadRequest("packages by file: URL are not allowed by this worker's settings")
     try:
-        source = await asyncio.to_thread(_open, url)
+        source, announced = await asyncio.to_thread(_open, url)
+        received = 0
         try:
             while piece := await asyncio.to_thread(source.read, PIECE_BYTES):
+                received += len(piece)
                 yield piece
+            if announced is not None and received != announced:
+                raise ValueError(f"it ended after {received} of {announced} bytes")
         finally:
             source.close()
-    except (OSError, ValueError) as error:  # urllib's errors are OSErrors.
+    except (OSError, ValueError, HTTPException) as error:  # urllib's own errors are OSErrors.
         raise BadRequest(f"package URL {url!r} cannot be read: {error}") from error
 
 
@@ -40,13 +46,18 @@ def _check_scheme(url: str) -> None:
         raise BadRequest(f"package URL {url!r}: use http:, https: or file:, or upload the package as `data`")
 
 
-def _open(url: str) -> IO[Any]:
+def _open(url: str) -> tuple[IO[Any], int | None]:
+    """What to read from, and how much there is where that is told."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise ValueError(f"file: URLs name no host, as {parts.netloc!r}")
-        return open(unquote(parts.path), "rb")
+        path = Path(unquote(parts.path))
+        if path.exists() and not path.is_file():  # To open a pipe would wait for somebody to write to it.
+            raise ValueError(f"{path} is no plain file")
+        return path.open("rb"), None
     from urllib.request import urlopen
 
-    opened: IO[Any] = urlopen(url, timeout=TIMEOUT_S)
-    return opened
+    opened = urlopen(url, timeout=TIMEOUT_S)
+    announced = opened.headers.get("Content-Length")
+    return opened, None if announced is None else int(announced)

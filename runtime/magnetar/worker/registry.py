@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from magnetar.environment.logs import get_logger
 from magnetar.worker.component import Component, ComponentName
 from magnetar.worker.errors import BadRequest, Conflict, PlatformUnavailable
 
@@ -23,6 +24,8 @@ ROOT = "/magnetar/functions"
 EPOCH = "/magnetar/function-epoch"
 EPOCH_FORMAT = 1
 MUST_NOT_EXIST = -1
+
+log = get_logger("magnetar.worker.registry")
 
 
 class Registry:
@@ -58,19 +61,34 @@ class Registry:
                     yield ComponentName(unquote(tenant), unquote(namespace), unquote(name))
 
     async def all(self) -> AsyncIterator[Component]:
+        """Raises PlatformUnavailable: one of them cannot be read."""
         async for name in self.names():
             component = await self.get(name)
             if component is not None:
                 yield component
 
+    async def readable(self) -> AsyncIterator[Component]:
+        """All but those that cannot be read, which are logged."""
+        async for name in self.names():
+            component = await self._get_if_readable(name)
+            if component is not None:
+                yield component
+
     async def in_namespace(self, tenant: str, namespace: str) -> AsyncIterator[Component]:
-        """By name."""
+        """By name; without those that cannot be read, which are logged."""
         for name in await self._metadata.children(
             f"{ROOT}/{quote(tenant, safe='')}/{quote(namespace, safe='')}"
         ):
-            component = await self.get(ComponentName(tenant, namespace, unquote(name)))
+            component = await self._get_if_readable(ComponentName(tenant, namespace, unquote(name)))
             if component is not None:
                 yield component
+
+    async def _get_if_readable(self, name: ComponentName) -> Component | None:
+        try:
+            return await self.get(name)
+        except PlatformUnavailable as error:
+            log.error("component.unreadable", component=str(name), reason=str(error))
+            return None
 
     async def next_epoch(self) -> int:
         """A number higher than any given out before."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import io
 import json
+import os
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+from magnetar.worker.drafts import Draft
+from magnetar.worker.registry import ROOT
 
 FUNCTION = "/v3/functions/public/default/shout"
 
@@ -162,6 +168,40 @@ async def test_a_record_that_cannot_be_read_stops_no_other(platform: Any) -> Non
     assert "is stored in format 2" in reason(newer, 500)
 
 
+async def test_a_record_that_can_be_read_and_makes_no_sense_stops_no_other(platform: Any) -> None:
+    await platform.register("good")
+    record = f"{ROOT}/public/default/good"
+    stored = await platform.metadata.get(record)
+    for name, changes in (
+        ("listed", {"config": []}),
+        ("many", {"config": {"parallelism": "many"}}),
+        ("packed", {"package": {"kind": "py", "filename": 7, "sha256": None}}),
+        ("ended", {"deleting": True, "config": {"inputs": 5}}),
+    ):
+        fields = {**json.loads(stored.value), **changes}
+        await platform.metadata.put(f"{ROOT}/public/default/{name}", json.dumps(fields).encode())
+    await platform.restart_worker()
+    assert "good" in [child.plan.spec["config"]["name"] for child in platform.launcher.running]
+    assert (await platform.status("good"))["numInstances"] == 1
+
+
+async def test_one_record_that_cannot_be_read_hides_no_other(platform: Any) -> None:
+    await platform.register("good")
+    await platform.metadata.put(f"{ROOT}/public/default/torn", b'{"vers')
+    listed = await platform.client.get("/v3/functions/public/default")
+    assert (listed.status_code, listed.json()) == (200, ["good"])
+    assigned = await platform.client.get("/v2/worker/assignments")
+    assert "public/default/good:0" in assigned.text
+
+
+async def test_a_deletion_leaves_no_directory_of_the_component(platform: Any) -> None:
+    await platform.register()
+    work = Path(platform.launcher.running[0].plan.spec["work_dir"])
+    os.makedirs(work / "checkpoint")
+    assert (await platform.client.delete(FUNCTION)).status_code == 204
+    await platform.until(lambda: not work.parent.exists())
+
+
 async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_worker(platform: Any) -> None:
     await platform.register()
     platform.admin.refusal = "the broker is away"
@@ -303,6 +343,50 @@ async def test_packages_come_by_url_too(platform: Any, tmp_path: Path) -> None:
     ):
         assert expected in reason(await platform.register("other", url=url))
     assert "Package is not provided" in reason(await platform.register("other", package=None))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\nclass Shout:\n    def process(self, input, context): ...\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nclass Shout:\n",
+        b"no HTTP at all\r\n\r\n",
+    ],
+    ids=["cut short", "cut short in a chunk", "nonsense"],
+)
+async def test_a_package_that_does_not_come_whole_by_its_url_is_refused(platform: Any, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        refused = await platform.register(url=f"http://127.0.0.1:{port}/shout.py")
+    assert "cannot be read" in reason(refused)
+    packages = platform.settings.data_dir / "packages"
+    assert [path.name for path in packages.rglob("*")] == ["incoming"]
+
+
+async def test_a_file_url_that_names_no_plain_file_is_refused(platform: Any, tmp_path: Path) -> None:
+    """Opening a pipe that nobody writes to would take a thread for ever."""
+    os.mkfifo(tmp_path / "pipe.py")
+    assert "is no plain file" in reason(await platform.register(url=(tmp_path / "pipe.py").as_uri()))
+
+
+async def test_a_full_disk_leaves_no_part_of_an_upload(platform: Any, monkeypatch: Any) -> None:
+    write = Draft.write
+
+    async def fills_up(draft: Draft, data: bytes) -> None:
+        await write(draft, data)
+        if draft.size > 2_000_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Draft, "write", fills_up)
+    assert (await platform.register(package=b"#" * 3_000_000)).status_code == 500
+    assert list((platform.settings.data_dir / "packages" / "incoming").iterdir()) == []
 
 
 async def test_a_package_over_the_limit_is_refused_and_leaves_nothing(platform: Any) -> None:

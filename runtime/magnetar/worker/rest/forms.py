@@ -81,12 +81,13 @@ async def receive_form(
                 elif form.file is not None:
                     await form.file.write(event)
         reader.finish()
-    except (WorkerError, ClientDisconnect) as error:
+    except BaseException as error:
         if form.file is not None:
             await form.file.discard()
         if isinstance(error, ClientDisconnect):
             raise BadRequest("the client went away before the request was complete") from error
-        await _drain(stream)
+        if isinstance(error, WorkerError):
+            await _drain(stream)
         raise
     return form
 
