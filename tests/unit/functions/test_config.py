@@ -123,6 +123,10 @@ def test_only_an_object_is_a_config() -> None:
         ({"customSchemaInputs": {"a": "{not json"}}, "customSchemaInputs[a]"),
         ({"outputSchemaType": "json", "outputSerdeClassName": "a.B"}, "outputSerdeClassName"),
         ({"producerConfig": {"cryptoConfig": {"encryptionKeys": ["k"]}}}, "producerConfig.cryptoConfig"),
+        (
+            {"inputSpecs": {"in": {"cryptoConfig": {"cryptoKeyReaderClassName": "a.B"}}}},
+            "inputSpecs[in].cryptoConfig",
+        ),
         ({"name": "a/b"}, "name"),
     ],
 )

@@ -27,11 +27,11 @@ from magnetar.functions.config.fields import (
 from magnetar.functions.config.inputs import resolve_inputs
 from magnetar.functions.config.parts import BatchSourceConfig, ConsumerConfig, ProducerConfig, Resources
 from magnetar.functions.config.rules import (
-    check_crypto,
     check_dead_letters,
     check_identity,
     check_inputs,
     check_ordering,
+    check_producer,
 )
 from magnetar.functions.config.topics import check_topic
 from magnetar.functions.errors import ConfigError
@@ -132,7 +132,7 @@ class SourceConfig(ConnectorConfig):
         if not self.topic_name:
             raise ConfigError("topicName", "is required")
         check_topic("topicName", self.topic_name)
-        check_crypto("producerConfig", self.producer_config)
+        check_producer("producerConfig", self.producer_config)
         if self.serde_class_name and self.schema_type:
             raise ConfigError("serdeClassName", "give schemaType or serdeClassName, not both")
         if self.batch_source_config is not None:

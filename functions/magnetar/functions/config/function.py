@@ -31,12 +31,12 @@ from magnetar.functions.config.fields import (
 from magnetar.functions.config.inputs import resolve_inputs
 from magnetar.functions.config.parts import ConsumerConfig, ProducerConfig, Resources, WindowConfig
 from magnetar.functions.config.rules import (
-    check_crypto,
     check_dead_letters,
     check_identity,
     check_inputs,
     check_ordering,
     check_output,
+    check_producer,
 )
 from magnetar.functions.config.topics import check_topic
 from magnetar.functions.errors import ConfigError
@@ -175,7 +175,7 @@ class FunctionConfig(Config):
         check_output("logTopic", self.log_topic, inputs)
         check_ordering(self.retain_ordering, self.retain_key_ordering, self.processing_guarantees)
         check_dead_letters(self.max_message_retries, self.dead_letter_topic, inputs)
-        check_crypto("producerConfig", self.producer_config)
+        check_producer("producerConfig", self.producer_config)
         self._check_guarantee()
         if self.output_schema_type and self.output_serde_class_name:
             raise ConfigError(

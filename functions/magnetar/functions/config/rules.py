@@ -27,12 +27,12 @@ def check_inputs(inputs: Mapping[str, ConsumerConfig], field: str) -> None:
     if not inputs:
         raise ConfigError(field, "at least one input topic is required (inputs, topicsPattern or inputSpecs)")
     for topic, spec in inputs.items():
-        crypto = spec.crypto_config
-        if crypto is not None and not crypto.crypto_key_reader_class_name:
-            raise ConfigError(f"inputSpecs[{topic}].cryptoConfig", "needs cryptoKeyReaderClassName")
-        processor = spec.message_payload_processor_config
-        if processor is not None and not processor.get("className"):
-            raise ConfigError(f"inputSpecs[{topic}].messagePayloadProcessorConfig", "needs className")
+        if spec.crypto_config is not None:
+            raise ConfigError(
+                f"inputSpecs[{topic}].cryptoConfig", "is not supported: messages are not decrypted"
+            )
+        if spec.message_payload_processor_config is not None:
+            raise ConfigError(f"inputSpecs[{topic}].messagePayloadProcessorConfig", "is not supported")
 
 
 def check_output(field: str, topic: str | None, inputs: Mapping[str, ConsumerConfig]) -> None:
@@ -67,11 +67,7 @@ def check_dead_letters(retries: int | None, topic: str | None, inputs: Mapping[s
     check_output("deadLetterTopic", topic, inputs)
 
 
-def check_crypto(field: str, producer: ProducerConfig | None) -> None:
-    crypto = producer.crypto_config if producer else None
-    if crypto is None:
-        return
-    if not crypto.crypto_key_reader_class_name:
-        raise ConfigError(f"{field}.cryptoConfig", "needs cryptoKeyReaderClassName")
-    if not crypto.encryption_keys:
-        raise ConfigError(f"{field}.cryptoConfig", "needs at least one of encryptionKeys")
+def check_producer(field: str, producer: ProducerConfig | None) -> None:
+    """Raises ConfigError for encryption: a producer that leaves it out would publish what was to be secret."""
+    if producer is not None and producer.crypto_config is not None:
+        raise ConfigError(f"{field}.cryptoConfig", "is not supported: messages would be stored unencrypted")
