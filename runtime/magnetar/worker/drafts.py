@@ -79,6 +79,15 @@ class Draft:
             self._path = None
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing, so that each outlives a loss of power. Blocks."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable. Blocks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

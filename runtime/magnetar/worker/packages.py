@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from magnetar.worker.component import Package
-from magnetar.worker.drafts import Draft, sync_directory
+from magnetar.worker.drafts import Draft, make_directory, sync_directory
 from magnetar.worker.errors import BadRequest
 
 KINDS = {
@@ -45,7 +45,7 @@ class PackageStore:
     def prepare(self) -> None:
         """Make the directories and sweep up uploads that a crash cut short. Blocks."""
         shutil.rmtree(self._incoming, ignore_errors=True)
-        self._incoming.mkdir(parents=True, exist_ok=True)
+        make_directory(self._incoming)
 
     @asynccontextmanager
     async def holding(self, upload: Upload) -> AsyncIterator[Package]:
@@ -104,9 +104,11 @@ class Upload:
             raise BadRequest(f"package {self._filename!r} is empty")
         digest = await self._draft.complete()
         home = self._directory / digest
-        await asyncio.to_thread(home.mkdir, exist_ok=True)
+        await asyncio.to_thread(make_directory, home)
         await self._draft.move_to(home / self._filename)
-        await asyncio.to_thread(sync_directory, self._directory)
+        await asyncio.to_thread(
+            sync_directory, self._directory
+        )  # Whoever made `home` may have been killed there.
         return Package(self._kind, self._filename, digest)
 
     async def discard(self) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
-from magnetar.worker.drafts import Draft
+from magnetar.worker.drafts import Draft, make_directory
 from magnetar.worker.errors import BadRequest, NotFound
 
 NAME_BYTES_MAX = 240
+COMPLETE = "f-"
+"""What the names of complete files begin with."""
 
 
 class UploadArea:
@@ -19,9 +20,15 @@ class UploadArea:
         self._directory = directory
         self._bytes_max = bytes_max
 
+    def prepare(self) -> None:
+        """Make the directory and sweep up uploads that a crash cut short. Blocks."""
+        make_directory(self._directory)
+        for entry in self._directory.iterdir():
+            if not entry.name.startswith(COMPLETE):
+                entry.unlink()
+
     async def begin(self) -> Draft:
         """What may be written to until its path is known."""
-        await asyncio.to_thread(self._directory.mkdir, parents=True, exist_ok=True)
         return Draft(self._directory, "the upload", self._bytes_max)
 
     async def store(self, path: str, draft: Draft) -> None:
@@ -38,7 +45,7 @@ class UploadArea:
         return target
 
     def _target(self, path: str) -> Path:
-        name = "f-" + quote(path.strip("/"), safe="")
+        name = COMPLETE + quote(path.strip("/"), safe="")
         if not path.strip("/") or len(name) > NAME_BYTES_MAX:
             raise BadRequest(f"path {path!r} is empty or too long")
         return self._directory / name

@@ -109,6 +109,7 @@ class Worker:
     async def start(self) -> None:
         """Bring back what is deployed, and accept requests."""
         await asyncio.to_thread(self.packages.prepare)
+        await asyncio.to_thread(self.uploads.prepare)
         await self._components.resume()
         self._watch = asyncio.get_running_loop().create_task(self._watch_over())
         log.info("worker.started", worker_id=self.settings.worker_id)

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from magnetar.worker import drafts
 from magnetar.worker.drafts import Draft
 from magnetar.worker.registry import ROOT
 
@@ -479,6 +480,33 @@ async def test_files_are_uploaded_and_downloaded_by_path(platform: Any) -> None:
     assert "nothing was uploaded" in reason(missing, 404)
     await platform.register()
     assert b"class Shout" in (await platform.client.get(f"{FUNCTION}/download")).content
+
+
+async def test_a_crash_leaves_no_part_of_an_upload(platform: Any) -> None:
+    files = {"data": ("x", b"whole"), "path": (None, "whole")}
+    assert (await platform.client.post("/v3/functions/upload", files=files)).status_code == 204
+    uploads = platform.settings.data_dir / "uploads"
+    (uploads / "tmp123").write_bytes(b"par")
+    await platform.restart_worker()
+    assert [path.name for path in uploads.iterdir()] == ["f-whole"]
+
+
+async def test_every_directory_above_a_package_is_synced_into_the_one_above_it(
+    make_platform: Any, monkeypatch: Any
+) -> None:
+    synced: list[Path] = []
+    sync = drafts.sync_directory
+
+    def noting(path: Path) -> None:
+        sync(path)
+        synced.append(path)
+
+    monkeypatch.setattr(drafts, "sync_directory", noting)
+    platform = await make_platform()
+    await platform.register()
+    package = Path(platform.launcher.running[0].plan.spec["package"]["path"])
+    above = package.relative_to(platform.settings.data_dir.parent).parents
+    assert {platform.settings.data_dir.parent / each for each in above} <= set(synced)
 
 
 async def test_stats_add_up_and_there_is_no_state_service(platform: Any) -> None:
