@@ -45,7 +45,6 @@ log = get_logger("magnetar.broker")
 
 EPOCH_PROPERTY: Final = "magnetar.topic-epoch"
 RESERVED_CURSORS: Final = ("pulsar.dedup", "pulsar.repl", "__compaction")
-REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
 
 _DRAIN_S = 10.0
 _DESERTED_S = 60.0
@@ -321,11 +320,6 @@ class PersistentTopic(Topic):
                 await subscription.close()
         await self.deduplication.close()
         await self.ledger.close()
-
-    async def delete_all_subscriptions(self) -> None:
-        """Before the topic itself is deleted."""
-        for name in list(self.subscriptions):
-            await self.delete_subscription(name, force=True)
 
     # Policies and figures.
 

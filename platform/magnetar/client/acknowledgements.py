@@ -107,11 +107,6 @@ class AcknowledgementGroup:
             return place < entry[:2] or (place == entry[:2] and not ack_set)
         return False
 
-    def untold_of(self, place: Place) -> list[int]:
-        """The ack set of an entry as this consumer knows it; empty if it knows nothing."""
-        known = self._partial.get(place)
-        return [] if known is None else ack_sets.from_bits(known[1])
-
     def take(self) -> Untold:
         """Take out what is to be told now."""
         individual: Positions = [(message_id, ()) for message_id in self._whole.values()]

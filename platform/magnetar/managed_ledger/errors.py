@@ -10,7 +10,6 @@ ManagedLedgerError
     StorageUnavailable(name, ...)   bookies or metadata cannot be reached now: retry with back-off
     EntryUnreadable(name, ...)      no replica could be read; the rest of the log can
     RecordUnreadable(what, reason)  a record in metadata or a cursor ledger is corrupt or of a newer format
-    InvalidCursorPosition(...)      the log has no such place
     NoSuchCursor(name)
     CursorClosed(name)
 """
@@ -81,10 +80,6 @@ class RecordUnreadable(ManagedLedgerError):
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what} cannot be read: {reason}")
         self.what = what
-
-
-class InvalidCursorPosition(ManagedLedgerError):
-    pass
 
 
 class NoSuchCursor(ManagedLedgerError):

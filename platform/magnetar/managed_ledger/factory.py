@@ -49,11 +49,6 @@ class ManagedLedgerFactory:
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
 
-    @property
-    def open_ledgers(self) -> Mapping[str, ManagedLedger]:
-        """The logs that are open, by name."""
-        return self._open
-
     async def open(
         self,
         name: str,

@@ -25,10 +25,6 @@ def failure_domains(cluster_name: str) -> str:
     return f"{CLUSTERS}/{cluster_name}/failureDomain"
 
 
-def isolation_policies(cluster_name: str) -> str:
-    return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
-
-
 def tenant(name: str) -> str:
     return f"{POLICIES}/{name}"
 
