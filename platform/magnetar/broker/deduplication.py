@@ -110,6 +110,10 @@ class Deduplication:
         mark.pushed = max(mark.pushed, sequences.highest)
         return Push(producer, sequences, mark.failures)
 
+    def push_chunk(self, producer: str, now: float) -> Push:
+        """A chunk that is not the last goes to storage. Its success raises no mark, but its failure counts."""
+        return self.push(producer, Sequences(-1, -1), now)
+
     def stored(self, push: Push) -> None:
         """A write has succeeded."""
         mark = self._marks.get(push.producer)

@@ -241,6 +241,8 @@ class SubscriptionBase(ABC):
     def _handed_over(self, dispatcher: SingleActiveDispatcher) -> None:
         self._pause = None
         dispatcher.paused = False
+        if dispatcher is not self.dispatcher:
+            return  # All have left since, and what others have got meanwhile must not come again.
         self.restart()  # From the first entry the one before has not acknowledged meanwhile.
         self.wake()
 

@@ -116,6 +116,7 @@ class PublishPath:
         if chunks > 1 and metadata.chunk_id < chunks - 1:
             verdict = marks.judge_chunk(name, command.sequence_id)
             if verdict is Verdict.NEW or not self._deduplication.enabled:
+                publish.push = marks.push_chunk(name, publish.began)
                 return parts  # Its message counts as stored when the last chunk is.
             sequences = Sequences(command.sequence_id, command.sequence_id)
         else:

@@ -21,7 +21,7 @@ from magnetar.protocol.pulsar_pb2 import (
 )
 from tests.unit.broker.conftest import Connect, StartBroker
 from tests.unit.broker.memory_log import MemoryLogs
-from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.raw_client import RawClient, until
 
 TOPIC = "persistent://public/default/t"
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
@@ -295,6 +295,33 @@ async def test_a_better_failover_consumer_takes_over_after_a_pause(start_broker:
     client.ack((1, 0))  # In time: what was on its way when the other took over does not come twice.
     client.send(b"m1", 1, 100)
     assert await received(other, 1) == [b"m1"]
+    await client.close()
+    await other.close()
+
+
+async def test_a_handover_under_way_does_not_reach_the_consumers_that_come_after(
+    start_broker: StartBroker,
+) -> None:
+    broker = await start_broker(failover_delay_s=0.3)
+    client, other = [await RawClient.open(int(broker.service_url.rpartition(":")[2])) for _ in range(2)]
+    await client.handshake()
+    await other.handshake()
+    await client.produce(TOPIC, 100)
+    client.send(b"m0", 0, 100)
+    await client.subscribe(TOPIC, kind=FAILOVER, consumer_name="b", permits=10)
+    await client.messages(1)
+    await other.subscribe(TOPIC, kind=FAILOVER, consumer_name="a", permits=10)
+    topic = broker.topics.find(TopicName.parse(TOPIC))
+    assert isinstance(topic, PersistentTopic)
+    subscription = topic.subscriptions["sub"]
+    assert subscription._pause is not None
+    for each in (client, other):
+        each.say("close_consumer", consumer_id=1, request_id=70)
+        await each.expect("success", where=lambda answer: answer.request_id == 70)
+    await client.subscribe(TOPIC, kind=SHARED, permits=10)
+    assert await received(client, 1) == [b"m0"]
+    await until(lambda: subscription._pause is None)
+    await client.hears_nothing("message")
     await client.close()
     await other.close()
 

@@ -78,6 +78,24 @@ def test_the_mark_does_not_pass_over_a_failed_write() -> None:
     assert marks.last_sequence_id("p") == 7
 
 
+def test_a_failed_chunk_keeps_the_mark_from_passing_its_message() -> None:
+    marks = Deduplication()
+    first = marks.push_chunk("p", 0.0)
+    last = marks.push("p", Sequences(6, 6), 0.0)
+    marks.failed(first)
+    marks.stored(last)
+    assert marks.last_sequence_id("p") == -1
+    assert marks.judge_chunk("p", 6) is Verdict.NEW
+
+
+def test_a_stored_chunk_alone_raises_no_mark() -> None:
+    marks = Deduplication()
+    marks.stored(marks.push_chunk("p", 0.0))
+    assert marks.last_sequence_id("p") == -1
+    assert marks.snapshot() == {}
+    assert marks.judge_chunk("p", 0) is Verdict.NEW
+
+
 def test_chunks_share_the_fate_of_their_message() -> None:
     marks = Deduplication()
     stored(marks, one(5))

@@ -170,6 +170,33 @@ async def test_a_failed_write_is_a_persistence_error(connect: Connect, logs: Mem
     assert answer.sequence_id == 4
 
 
+async def test_a_message_whose_first_chunk_failed_is_not_taken_for_stored(
+    start_broker: StartBroker, logs: MemoryLogs
+) -> None:
+    """Its last chunk, which is stored, tells nothing: all of it is sent again, and must be taken."""
+    broker = await start_broker(PolicyDefaults(deduplication_enabled=True))
+    client = await RawClient.open(int(broker.service_url.rpartition(":")[2]))
+    await client.handshake()
+    await client.produce(TOPIC, producer_name="p")
+    log = log_of(logs)
+
+    def send(chunk: int) -> None:
+        described = {"uuid": "u", "num_chunks_from_msg": 2, "chunk_id": chunk, "total_chunk_msg_size": 2}
+        client.send(b"%d" % chunk, 1, metadata=described, is_chunk=True)
+
+    log.fail_appends = True
+    send(0)
+    assert (await client.expect("send_error")).error == 2
+    await client.expect("close_producer")
+    log.fail_appends = False
+    assert (await client.produce(TOPIC, producer_name="p", epoch=1)).last_sequence_id == -1
+    send(0)
+    send(1)
+    for _ in range(2):
+        assert (await client.expect("send_receipt")).message_id.ledgerId == 1
+    await client.close()
+
+
 @pytest.mark.parametrize("stored", [True, False])
 async def test_a_write_whose_outcome_is_unknown_is_looked_up_in_the_log(
     start_broker: StartBroker, logs: MemoryLogs, stored: bool
