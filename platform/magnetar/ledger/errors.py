@@ -17,6 +17,8 @@ LedgerError
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class LedgerError(Exception):
     """The root of this room's errors."""
@@ -41,11 +43,17 @@ class NoSuchLedger(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    def __init__(self, needed: int, available: int) -> None:
-        super().__init__(
-            f"{needed} writable bookies are needed and {available} can be had:"
-            " start more bookies or use a smaller ensemble"
-        )
+    def __init__(self, needed: int, available: int, failed: Collection[str] = ()) -> None:
+        """`failed`: those of an ensemble that nobody can stand in for."""
+        short = f"{needed} writable bookies are needed and {available} can be had"
+        if failed:
+            names = ", ".join(sorted(failed))
+            reason = (
+                f"{short}, but {names} just failed: see the bookie's log and its disk, or start another one"
+            )
+        else:
+            reason = f"{short}: start more bookies or use a smaller ensemble"
+        super().__init__(reason)
         self.needed = needed
         self.available = available
 

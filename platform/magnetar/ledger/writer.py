@@ -204,10 +204,11 @@ class LedgerWriter:
             surroundings.placement.suspect(bookie, now)
         replacements = surroundings.placement.replacements(writable, pipeline.ensemble, pipeline.failed, now)
         if not replacements:
+            failed = set(pipeline.failed.values())
             pipeline.failed.clear()
             self._seek_again_at = now + surroundings.settings.ensemble_retry_s
             if pipeline.quorum_lost:
-                raise NotEnoughBookies(len(pipeline.ensemble), len(writable))
+                raise NotEnoughBookies(len(pipeline.ensemble), len(writable), failed)
             return False
         first_entry = pipeline.begin_change()
         ensemble = replace_slots(pipeline.ensemble, replacements)

@@ -55,6 +55,12 @@ def _serve(name: str, options: argparse.Namespace) -> int:
     settings = load_settings(options.config, os.environ, given)
     if not settings.metadata_store and name != "standalone":
         raise CannotServe("where is the metadata store? Say --metadata-store zk:host:2181")
+    if not settings.metadata_store and settings.policies.ensemble_size > 1:
+        raise CannotServe(
+            f"an ensemble of {settings.policies.ensemble_size} bookies is asked for (--ensemble, or"
+            " policies.ensemble_size): alone this platform has one. Leave it out, or run bookies over ZooKeeper"
+            " and say --metadata-store zk:host:2181"
+        )
     logs.configure(settings.log_level, as_json=settings.log_json)
     from magnetar.cli.serving import serve
 

@@ -368,6 +368,13 @@ def test_a_wrong_setting_in_a_file_is_named(text: str, explained: str, tmp_path:
     assert explained in said
 
 
+def test_more_bookies_than_a_platform_alone_has_are_refused(tmp_path: Path) -> None:
+    said = must_not_start("--data", tmp_path, "--ensemble", "3", "--write-quorum", "3", "--ack-quorum", "2")
+    assert "an ensemble of 3 bookies is asked for" in said
+    assert "--metadata-store" in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_data_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     free_ports = ("--port", "0", "--web-port", "0")
     closed = tmp_path / "closed"

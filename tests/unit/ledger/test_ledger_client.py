@@ -199,6 +199,7 @@ def test_when_the_quorum_is_lost_all_that_wait_are_told_and_the_ledger_can_be_cl
         await appends.answered(8)
         assert [entry_id for entry_id, _ in appends.failed] == [5, 6, 7]
         assert all(isinstance(error, NotEnoughBookies) for _, error in appends.failed)
+        assert all("b0, b1 just failed" in str(error) for _, error in appends.failed)
         with pytest.raises(NotEnoughBookies):
             writer.append((b"more",), lambda entry_id, error: None)
         assert await writer.close() == 4
