@@ -169,6 +169,7 @@ def test_windows_close_with_the_watermark_and_stay_exact_when_the_whole_platform
         rest.call("POST", f"/v2/{INPUT.replace('://', '/')}/terminate", b"")
         until(lambda: bool(rest.status("sums")["ended"]), lambda: rest.status("sums"))
         check(results(client), 400)
+        assert int(rest.status("sums")["numReceived"]) < 400, "it began anew instead of from its checkpoint"
         stats = rest.call("GET", f"/v2/{INPUT.replace('://', '/')}/stats")
         assert stats["subscriptions"]["public/default/sums"]["msgBacklog"] == 0
         client.close()
