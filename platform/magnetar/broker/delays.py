@@ -6,7 +6,8 @@ this is stored. A held entry is an unacknowledged one, and who reads it again ho
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from magnetar.broker.filters import Verdict
@@ -64,6 +65,13 @@ class Delays:
             taken.append(heappop(self._order)[1])
         self._held.difference_update(taken)
         return sorted(taken)
+
+    def forget(self, gone: Callable[[Position], bool]) -> None:
+        """Let go of what was acknowledged without having been delivered: skipped, or expired."""
+        if any(map(gone, self._held)):
+            self._order = [each for each in self._order if not gone(each[1])]
+            heapify(self._order)
+            self._held = {position for _, position in self._order}
 
     def clear(self) -> None:
         """Everything will be read again."""

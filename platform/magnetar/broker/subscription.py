@@ -420,11 +420,13 @@ class Subscription(SubscriptionBase):
                 holder = next((each for each in self.consumers if position in each.pending), None)
                 if holder is not None:
                     self.dispatcher.acknowledged(position, (), holder)
+        self._delays.forget(self.cursor.is_acknowledged)
         self.wake()
 
     def _skipped_up_to(self, position: Position) -> None:
         if self.dispatcher is not None:
             self.dispatcher.acknowledged_up_to(position)
+        self._delays.forget(self.cursor.is_acknowledged)
         self.wake()
 
     # Ending.

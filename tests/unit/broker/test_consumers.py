@@ -326,6 +326,30 @@ async def test_a_handover_under_way_does_not_reach_the_consumers_that_come_after
     await other.close()
 
 
+async def test_skipped_messages_are_not_held_back_any_more(start_broker: StartBroker) -> None:
+    """They would take the room of later ones until their time, however far off that is."""
+    broker = await start_broker(delayed_entries_max=1)
+    client = await RawClient.open(int(broker.service_url.rpartition(":")[2]))
+    await client.handshake()
+    await client.produce(TOPIC, 100)
+    await client.subscribe(TOPIC, kind=SHARED, permits=10)
+    client.send(b"far", 0, 100, metadata={"deliver_at_time": 1 << 50})
+    await client.expect("send_receipt")
+    topic = broker.topics.find(TopicName.parse(TOPIC))
+    assert isinstance(topic, PersistentTopic)
+    subscription = topic.subscriptions["sub"]
+    await until(lambda: subscription.stats()["msgDelayed"] == 1)
+    await subscription.skip_all()
+    assert subscription.stats()["msgDelayed"] == 0
+    client.send(b"near", 1, 100)
+    assert await received(client, 1) == [b"near"]
+    client.send(b"far", 2, 100, metadata={"deliver_at_time": 1 << 50})
+    await until(lambda: subscription.stats()["msgDelayed"] == 1)
+    assert await subscription.skip(5) >= 1
+    assert subscription.stats()["msgDelayed"] == 0
+    await client.close()
+
+
 async def test_seek_closes_consumers_then_moves_then_succeeds(connect: Connect) -> None:
     client = await published(connect, 4)
     await client.subscribe(TOPIC, permits=10)
