@@ -415,11 +415,12 @@ class Subscription(SubscriptionBase):
 
     def _acknowledge_all(self, positions: Sequence[Position]) -> None:
         self.cursor.acknowledge((position, None) for position in positions)
-        if self.dispatcher is not None and self.dispatcher.individual:
-            for position in positions:
-                holder = next((each for each in self.consumers if position in each.pending), None)
-                if holder is not None:
-                    self.dispatcher.acknowledged(position, (), holder)
+        if self.dispatcher is not None and self.consumers:
+            for position in positions:  # Whoever has it, or nobody yet, though it was read.
+                holder = next(
+                    (each for each in self.consumers if position in each.pending), self.consumers[0]
+                )
+                self.dispatcher.acknowledged(position, (), holder)
         self._delays.forget(self.cursor.is_acknowledged)
         self.wake()
 

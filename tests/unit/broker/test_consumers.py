@@ -326,6 +326,24 @@ async def test_a_handover_under_way_does_not_reach_the_consumers_that_come_after
     await other.close()
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_skipped_messages_that_were_read_already_are_not_sent(
+    broker: Broker, connect: Connect, kind: int
+) -> None:
+    client = await connect()
+    await client.produce(TOPIC, 100)
+    for number in range(4):
+        client.send_batch([b"x"] * 5, number * 5, 100)
+        await client.expect("send_receipt")
+    await client.subscribe(TOPIC, kind=kind, permits=4)  # Four batches are read for them, and one is sent.
+    await client.messages(1)
+    topic = broker.topics.find(TopicName.parse(TOPIC))
+    assert isinstance(topic, PersistentTopic)
+    assert await topic.subscriptions["sub"].skip(10) == 4
+    client.flow(50)
+    await client.hears_nothing("message")
+
+
 async def test_skipped_messages_are_not_held_back_any_more(start_broker: StartBroker) -> None:
     """They would take the room of later ones until their time, however far off that is."""
     broker = await start_broker(delayed_entries_max=1)
