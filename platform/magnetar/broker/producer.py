@@ -72,6 +72,7 @@ class Producer:
         "_idle",
         "epoch",
         "flow",
+        "halted",
         "identifier",
         "metadata",
         "mode",
@@ -117,6 +118,9 @@ class Producer:
         self.schema_version = schema_version
         self.since_ms = since_ms
         self.topic_epoch: int | None = None
+        self.halted = False
+        """A message arrived damaged and will be sent again. What came behind it would be stored before it, and
+        have it taken for a repetition: it is dropped, and the producer let go once the damage is answered."""
         self.partial = False
         self.flow = stats.Flow()
         self.pending: deque[Publish] = deque()
@@ -128,6 +132,9 @@ class Producer:
         pending = self.pending
         while pending and pending[0].done:
             self._send_answer(pending.popleft())
+        if self.halted and not pending and self.topic.producers.get(self.name) is self:
+            self.disconnect()
+            self.topic.remove_producer(self)
         if self._idle is not None and not pending:
             self._idle.set_result(None)
             self._idle = None

@@ -59,6 +59,8 @@ class PublishPath:
         Raises:
             FrameError: the bytes are no message; close the connection.
         """
+        if producer.halted:
+            return
         damage: ChecksumMismatch | None = None
         try:
             head, covered = take_message(payload)
@@ -77,6 +79,7 @@ class PublishPath:
         producer.peer.publish_started(publish.size)
         try:
             if message is None:
+                producer.halted = True
                 raise ChecksumFailed(str(damage))
             parts = self._accept(publish, command, message, head, covered)
         except BrokerError as error:

@@ -69,17 +69,31 @@ async def test_a_message_without_checksum_is_given_one(connect: Connect, logs: M
     assert log.entries[log.positions[0]].data == message
 
 
-async def test_a_damaged_message_is_refused_and_the_connection_stays(connect: Connect) -> None:
+async def test_nothing_overtakes_a_damaged_message(connect: Connect, logs: MemoryLogs) -> None:
+    """It is refused and sent again; with what came behind it in store it would be late, or taken for a repetition."""
     client = await connect()
-    await client.produce(TOPIC)
-    message = bytearray(
-        build_message(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1), b"hello")
-    )
+    await client.produce(TOPIC, producer_name="p")
+    client.send(sequence_id=0)
+    client.send_raw(damaged(sequence_id=1), 1)
+    client.send(sequence_id=2)
+    assert (await client.expect("send_receipt")).sequence_id == 0
+    refusal = await client.expect("send_error")
+    assert (refusal.error, refusal.sequence_id) == (CHECKSUM, 1)
+    assert (await client.expect("close_producer")).producer_id == 1
+    client.send(sequence_id=3)  # Sent before the client could know.
+    await client.produce(TOPIC, producer_id=2, producer_name="p")
+    for sequence_id in (1, 2, 3):
+        client.send(sequence_id=sequence_id, producer_id=2)
+    receipts = [await client.expect("send_receipt", "send_error") for _ in range(3)]
+    assert [each.sequence_id for each in receipts] == [1, 2, 3]
+    assert len(log_of(logs).positions) == 4
+
+
+def damaged(sequence_id: int) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
+    message = bytearray(build_message(metadata, b"hello"))
     message[-1] ^= 1
-    client.send_raw(bytes(message), 0)
-    assert (await client.expect("send_error")).error == CHECKSUM
-    client.send(sequence_id=1)
-    await client.expect("send_receipt")
+    return bytes(message)
 
 
 async def test_a_batch_that_announces_the_impossible_is_refused(connect: Connect) -> None:
