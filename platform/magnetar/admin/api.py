@@ -29,6 +29,16 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _BODYLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+class _Spelled(bytes):
+    """The name of a header that is sent as it is spelled.
+
+    Uvicorn sends names in small letters, and Java's clients find `X-Pulsar-PROPERTY` by its capitals.
+    """
+
+    def lower(self) -> bytes:
+        return self
+
+
 class ClientGone(Exception):
     """The client has left before it said everything."""
 
@@ -161,7 +171,9 @@ class Api:
     async def write(self, scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
         """Send an answer, part by part where it comes in parts."""
         head = scope["method"] == "HEAD"
-        headers = [(name.encode("latin-1"), header_value(value)) for name, value in answer.headers.items()]
+        headers: list[tuple[bytes, bytes]] = [
+            (_Spelled(name.encode("latin-1")), header_value(value)) for name, value in answer.headers.items()
+        ]
         body = answer.body
         if isinstance(body, bytes):
             if answer.status not in (204, 304):

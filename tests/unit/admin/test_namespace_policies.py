@@ -66,7 +66,7 @@ CASES: list[tuple[str, str, Any, Any, Any, bool]] = [
     ("antiAffinity", "POST", "group", "group", EMPTY, True),
     ("deduplicationSnapshotInterval", "POST", 10, 10, EMPTY, True),
     ("entryFilters", "POST", {"entryFilterNames": "a,b"}, {"entryFilterNames": "a,b"}, EMPTY, True),
-    ("dispatcherPauseOnAckStatePersistent", "POST", True, True, EMPTY, True),
+    ("dispatcherPauseOnAckStatePersistent", "POST", True, True, False, True),
 ]  # fmt: skip
 
 

@@ -66,6 +66,8 @@ class Policy:
     verbs: str = "GET POST DELETE"
     unset: Any = None
     """What the field holds when nothing is said."""
+    untold: Any = None
+    """What is told where nothing is said."""
     bare: Any = None
     """What is meant by setting it without a body; None: to take it back."""
     told_as: str = ""
@@ -102,7 +104,7 @@ class Policy:
         value = getattr(await call.policies(), self.field)
         if self.per_cluster:
             value = value.get(call.admin.broker.settings.cluster)
-        result: Result = value
+        result: Result = self.untold if value is None else value
         return result
 
     async def set(self, call: Call) -> None:
@@ -308,6 +310,7 @@ POLICIES: Final = (
         path="dispatcherPauseOnAckStatePersistent",
         field="dispatcher_pause_on_ack_state_persistent",
         read=bodies.truth,
+        untold=False,  # Java's clients take a plain boolean only.
         bare=True,
     ),
 )
