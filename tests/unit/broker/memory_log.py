@@ -334,6 +334,8 @@ class MemoryLogs:
     def __init__(self, *, entries_per_ledger: int = 1000, pauses: bool = True) -> None:
         self.logs: dict[str, MemoryLog] = {}
         self.opens = 0
+        self.finished: list[str] = []
+        """Logs whose deletion was to be finished, if it had been cut short."""
         self._entries_per_ledger = entries_per_ledger
         self._pauses = pauses
 
@@ -371,6 +373,7 @@ class MemoryLogs:
     async def finish_deletion(self, name: str) -> None:
         """A deletion here is done at once: none is ever cut short."""
         await asyncio.sleep(0)
+        self.finished.append(name)
 
     async def list(self, prefix: str) -> list[str]:
         await asyncio.sleep(0)
