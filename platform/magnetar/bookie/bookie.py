@@ -10,7 +10,6 @@ passed before the fence is seen by the reads that follow it, and nothing passes 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from magnetar.bookie.door import Door, WaitingAdd
 from magnetar.bookie.errors import BookieNotRunning
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_replay import JournalReplay
+from magnetar.bookie.lac_waits import LacWaits
 from magnetar.bookie.ledger_table import LedgerState, LedgerTable
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.reads import Reader, ReadFailed
@@ -42,12 +42,14 @@ from magnetar.metrics.sample import Sample, counter, gauge
 from magnetar.protocol.bookie import (
     LAST_ENTRY,
     MAX_ENTRY_BYTES,
+    MAX_LIST_RANGES,
     MAX_RUN_BYTES,
     NO_LAC,
     AddDone,
     AddFlags,
     BookieInfo,
     BookieStatus,
+    EntryList,
     EntryRead,
     LacRead,
 )
@@ -56,6 +58,8 @@ from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, ent
 
 _READ_ONLY_CHECK_S = 5.0
 _PARTS_MAX = 6
+_NEWS = 0.02
+"""By this share of the disk free space must change before others are told."""
 _OK = BookieStatus.OK
 _T = TypeVar("_T")
 
@@ -75,6 +79,7 @@ class _Running:
     journal: Journal
     replayed: int
     free_bytes: int
+    total_bytes: int
 
 
 class Bookie:
@@ -92,7 +97,10 @@ class Bookie:
         self.bookie_id = bookie_id
         self.read_only = False
         self.on_mode_change: Callable[[], None] | None = None
-        """Called when `read_only` has changed."""
+        """Called when `read_only` has changed, or free space by much."""
+        self.free_bytes = 0
+        """Space on its disk when that was last looked at."""
+        self.total_bytes = 0
         self._disk = disk
         self._clock = clock
         self._on_disk_failure = on_disk_failure
@@ -102,6 +110,7 @@ class Bookie:
         self.adds = 0
         self.add_bytes = 0
         self.reads = 0
+        self._lac_waits = LacWaits(settings.lac_waits_max)
 
     # Starting and stopping.
 
@@ -146,6 +155,7 @@ class Bookie:
             on_failure=self._on_disk_failure,
         )
         self._journal.on_acknowledged = self._let_in
+        self.total_bytes = running.total_bytes
         self._check_space(running.free_bytes)
         self._serving = True
         if self._checkpointer.is_needed:
@@ -208,14 +218,17 @@ class Bookie:
                 storage.close(seal=False)
             lock.release()
             raise
-        free_bytes = self._free_bytes()
-        return _Running(lock, cookie, storage, table, cache, segments, journal, replay.records, free_bytes)
+        free_bytes, total_bytes = self._free_bytes(), disk.total_bytes(settings.directory)
+        return _Running(
+            lock, cookie, storage, table, cache, segments, journal, replay.records, free_bytes, total_bytes
+        )
 
     async def stop(self) -> None:
         """Refuse what comes, finish what was taken, flush, and let go of the directory."""
         if not self._serving:
             return
         self._serving = False
+        self._lac_waits.wake_all()
         if self._read_only_timer is not None:
             self._read_only_timer.cancel()
         self._door.close()
@@ -343,6 +356,8 @@ class Bookie:
             self._read_cache.drop(ledger_id, entry_id)
         if lac > state.lac:
             state.lac = lac
+            if self._lac_waits:
+                self._lac_waits.risen(ledger_id, lac)
         self.adds += 1
         self.add_bytes += size
         self._checkpointer.schedule()
@@ -376,6 +391,7 @@ class Bookie:
             self._checkpointer.schedule()
             body = encode_registration(ledger_id, master_key)
             self._journal.append(Kind.FENCE, len(body), (body,), partial(_fence_is_durable, state))
+            self._lac_waits.wake(ledger_id)
             log.info("ledger.fenced", ledger_id=ledger_id)
         return _OK, state.fencing
 
@@ -425,7 +441,7 @@ class Bookie:
         return EntryRead(_OK, entry, state.lac)
 
     async def read_entries(
-        self, ledger_id: int, first: int, count: int, max_bytes: int
+        self, ledger_id: int, first: int, count: int, max_bytes: int, *, background: bool = False
     ) -> tuple[BookieStatus, list[bytes]]:
         if not self._serving:
             return BookieStatus.UNREACHABLE, []
@@ -466,6 +482,44 @@ class Bookie:
             return LacRead(status, state.lac)
         return LacRead(status, state.lac, ENTRY_HEADER.unpack_from(entry)[1], entry)
 
+    async def list_entries(self, ledger_id: int) -> EntryList:
+        if not self._serving:
+            return EntryList(BookieStatus.UNREACHABLE)
+        self.reads += 1
+        if ledger_id not in self._table:
+            return EntryList(self._absent(BookieStatus.NO_SUCH_LEDGER))
+        try:
+            ranges = await self._reader.ranges(ledger_id)
+        except ReadFailed:
+            return EntryList(BookieStatus.IO_ERROR)
+        if len(ranges) > MAX_LIST_RANGES:
+            return EntryList(BookieStatus.UNKNOWN)
+        return EntryList(self._absent(_OK), tuple(ranges))
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_s: float) -> LacRead:
+        if not self._serving:
+            return LacRead(BookieStatus.UNREACHABLE)
+        if ledger_id < 0:
+            return LacRead(BookieStatus.BAD_REQUEST)
+        self.reads += 1
+        state = self._table.get(ledger_id)
+        if state is not None:
+            try:
+                await self._reader.learn_tail(state)
+            except ReadFailed:
+                return LacRead(BookieStatus.IO_ERROR)
+        if state is None or not (state.lac > above or state.fenced):
+            if self._lac_waits.is_full:
+                return LacRead(BookieStatus.TOO_MANY_REQUESTS)
+            await self._lac_waits.wait(ledger_id, above, timeout_s)
+            if not self._serving:
+                return LacRead(BookieStatus.UNREACHABLE)
+            state = self._table.get(ledger_id)
+            if state is None:
+                return LacRead(self._absent(BookieStatus.NO_SUCH_LEDGER))
+        risen = state.lac > above or state.fenced
+        return LacRead(_OK if risen else self._absent(_OK), state.lac)
+
     def _absent(self, status: BookieStatus) -> BookieStatus:
         """`status`, unless entries may exist that the index does not know of."""
         return BookieStatus.UNKNOWN if self._running.storage.doubt is not None else status
@@ -490,17 +544,21 @@ class Bookie:
         durable: asyncio.Future[None] = self._loop.create_future()
         body = encode_explicit_lac(ledger_id, lac, master_key)
         self._journal.append(
-            Kind.EXPLICIT_LAC, len(body), (body,), partial(_lac_is_durable, state, lac, durable)
+            Kind.EXPLICIT_LAC, len(body), (body,), partial(self._lac_is_durable, state, lac, durable)
         )
         return await self._fence_durable(durable)
 
-    async def info(self) -> BookieInfo:
-        def ask() -> BookieInfo:
-            return BookieInfo(
-                self._free_bytes(), shutil.disk_usage(self.settings.directory).total, self.read_only
-            )
+    def _lac_is_durable(
+        self, state: LedgerState, lac: int, durable: asyncio.Future[None], status: BookieStatus
+    ) -> None:
+        state.lac = max(state.lac, lac)
+        self._lac_waits.risen(state.ledger_id, state.lac)
+        if not durable.done():
+            durable.set_result(None)
 
-        return await asyncio.to_thread(ask)
+    async def info(self) -> BookieInfo:
+        free_bytes = await asyncio.to_thread(self._free_bytes)
+        return BookieInfo(free_bytes, self.total_bytes, self.read_only)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger that its owner has deleted. Its bytes go when garbage is collected."""
@@ -511,6 +569,7 @@ class Bookie:
         gone = [ledger_id for ledger_id in ledger_ids if self._table.remove(ledger_id)]
         for ledger_id in gone:
             self._cache.drop_ledger(ledger_id)
+            self._lac_waits.wake(ledger_id)
             self._read_cache.drop_ledger(ledger_id)
         if gone:
             self._checkpointer.schedule()
@@ -554,6 +613,11 @@ class Bookie:
     def _check_space(self, free_bytes: int | None) -> None:
         """Read-only while space is short or storage cannot be written; looked at again until that is over."""
         reason = self._checkpointer.failing
+        if free_bytes is not None:
+            news = abs(free_bytes - self.free_bytes) > self.total_bytes * _NEWS
+            self.free_bytes = free_bytes
+            if news and self.on_mode_change is not None:
+                self.on_mode_change()
         if free_bytes is not None and free_bytes < self.settings.free_bytes_min:
             reason = f"only {free_bytes} bytes are free"
         if (reason is not None) != self.read_only:
@@ -619,11 +683,3 @@ def _fence_is_durable(state: LedgerState, status: BookieStatus) -> None:
     fencing, state.fencing = state.fencing, None
     if fencing is not None and not fencing.done():
         fencing.set_result(None)
-
-
-def _lac_is_durable(
-    state: LedgerState, lac: int, durable: asyncio.Future[None], status: BookieStatus
-) -> None:
-    state.lac = max(state.lac, lac)
-    if not durable.done():
-        durable.set_result(None)

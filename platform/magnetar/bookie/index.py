@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +78,21 @@ class EntryIndex:
             raise IndexUnusable(f"index {self.path}: {error}") from error
         found_ledger, entry_id = _KEY.unpack(key)
         return (entry_id, Location(*_PLACE.unpack(place))) if found_ledger == ledger_id else None
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """The entries known of a ledger, rising."""
+        try:
+            cursor = self._db.iter()
+            cursor.seek(_KEY.pack(ledger_id, 0))
+            while cursor.valid():
+                found_ledger, entry_id = _KEY.unpack(cursor.key())
+                if found_ledger != ledger_id:
+                    break
+                yield entry_id
+                cursor.next()
+            cursor.status()
+        except Exception as error:
+            raise IndexUnusable(f"index {self.path}: {error}") from error
 
     def put(self, records: Sequence[StoredRecord], state: IndexState) -> None:
         """Note where records lie, and with the last of them that the index follows up to `state`."""

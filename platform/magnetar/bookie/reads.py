@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from magnetar.bookie.entry_ranges import ranges_of
 from magnetar.bookie.errors import EntryLogCorrupt
 from magnetar.bookie.index import IndexUnusable
 from magnetar.bookie.ledger_table import NO_ENTRY, LedgerState
@@ -88,6 +90,14 @@ class Reader:
             return None
         return await self.entry(state.ledger_id, state.last_entry)
 
+    async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
+        """Which entries are held of a ledger. Raises: ReadFailed."""
+        cached = self._cache.entry_ids(ledger_id)  # Before the index is asked: a flush moves them there.
+        return await self._in_thread(self._ranges, ledger_id, cached)
+
+    def _ranges(self, ledger_id: int, cached: set[int]) -> list[tuple[int, int]]:
+        return ranges_of(heapq.merge(self._storage.entry_ids(ledger_id), sorted(cached)))
+
     async def _ask(self, ledger_id: int, entry_id: int) -> list[StoredEntry]:
         return await self._in_thread(self._storage.read, ledger_id, entry_id)
 
@@ -101,7 +111,7 @@ class Reader:
             if self._cache.get(stored.ledger_id, stored.entry_id) is None:
                 self._read_cache.put(stored.ledger_id, stored.entry_id, stored.entry)
 
-    async def _in_thread(self, function: Callable[..., _T], *arguments: int) -> _T:
+    async def _in_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
         try:
             return await self._loop.run_in_executor(self._executor, function, *arguments)
         except (OSError, EntryLogCorrupt, IndexUnusable) as error:

@@ -22,7 +22,7 @@ from magnetar.metadata.store import (
     SessionState,
     Watch,
 )
-from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, REGISTRATION_VERSION
+from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, REGISTRATION_VERSION, BookieAddress
 
 _POLL_S = 0.5
 _BACKOFF_MAX_S = 15.0
@@ -119,13 +119,15 @@ class BookieRegistration:
             log.warning("bookie.not_deregistered", bookie=self._bookie.bookie_id, reason=str(error))
 
     def _value(self) -> bytes:
-        return json.dumps(
-            {
-                "version": REGISTRATION_VERSION,
-                "address": self._address,
-                "incarnation": self._incarnation,
-                "read_only": self._bookie.read_only,
-            }
+        bookie = self._bookie
+        return BookieAddress(
+            self._address,
+            self._incarnation,
+            bookie.read_only,
+            bookie.settings.domain,
+            bookie.settings.rack,
+            bookie.free_bytes,
+            bookie.total_bytes,
         ).encode()
 
     async def _register(self) -> None:

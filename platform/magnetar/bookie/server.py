@@ -12,23 +12,34 @@ from functools import partial
 from typing import Any, Final, cast
 
 from magnetar.environment.logs import get_logger
-from magnetar.protocol.bookie import MAX_RUN_BYTES, BookieConnection, BookieStatus, EntryRead, LacRead
+from magnetar.protocol.bookie import (
+    MAX_RUN_BYTES,
+    BookieConnection,
+    BookieStatus,
+    EntryList,
+    EntryRead,
+    LacRead,
+)
 from magnetar.protocol.bookie_frames import (
     PROTOCOL_VERSION,
+    WAIT_LAC,
     AddRequest,
     Hello,
     InfoRequest,
+    ListRequest,
     ReadLacRequest,
     ReadRequest,
     ReadRunRequest,
     Request,
     RequestDecoder,
+    WaitLacRequest,
     WriteLacRequest,
     encode_added,
     encode_entry_answer,
     encode_info_answer,
     encode_lac_answer,
     encode_lac_written,
+    encode_list_answer,
     encode_run_answer,
     encode_welcome,
 )
@@ -40,6 +51,7 @@ CONNECTION_BYTES_MAX: Final = 32 * 1024 * 1024
 SERVER_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same for all connections together."""
 _READ_COST = 64 * 1024
+_WAIT_COST = 1024
 _HELLO_WAIT_S = 10.0
 
 log = get_logger("magnetar.bookie.server")
@@ -122,11 +134,12 @@ class BookieServer:
         if not self._connections:
             self._nobody.set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a read. It goes on when its connection is lost: a fence in it must not be cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
 
 class _Connection(asyncio.Protocol):
@@ -142,6 +155,8 @@ class _Connection(asyncio.Protocol):
         self._in_flight = 0
         self._paused = False
         self._peer_is_slow = False
+        self._waits: dict[asyncio.Task[None], None] = {}
+        """Long-polls: they end with the connection."""
         self._added: dict[BookieStatus, list[int]] = {}
         self._answers: list[Buffer] = []
         self._flush_is_due = False
@@ -170,6 +185,7 @@ class _Connection(asyncio.Protocol):
         self._hello_timer.cancel()
         self._server.closed(self)
         self._draining = True
+        self._end_waits()
         log.debug("connection.lost", peer=self._peer, reason=str(exc) if exc else "closed")
 
     def pause_writing(self) -> None:
@@ -185,6 +201,7 @@ class _Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Take nothing more; close when everything is answered."""
         self._draining = True
+        self._end_waits()
         self._close_if_drained()
 
     def abort(self) -> None:
@@ -240,8 +257,23 @@ class _Connection(asyncio.Protocol):
         cost = _READ_COST
         if isinstance(request, ReadRunRequest):
             cost += min(request.max_bytes, MAX_RUN_BYTES)
+        elif isinstance(request, WaitLacRequest):
+            cost = _WAIT_COST
         self._take(cost)
-        self._server.spawn(self._answer_read(request, cost))
+        task = self._server.spawn(self._answer_read(request, cost))
+        if isinstance(request, WaitLacRequest):
+            self._waits[task] = None
+            task.add_done_callback(self._wait_ended)
+
+    def _wait_ended(self, task: asyncio.Task[None]) -> None:
+        self._waits.pop(task, None)
+        if task.cancelled():  # With the connection: there is nobody to answer.
+            self._give_back(_WAIT_COST)
+            self._close_if_drained()
+
+    def _end_waits(self) -> None:
+        for task in list(self._waits):
+            task.cancel()
 
     async def _answer_read(self, request: Request, cost: int) -> None:
         try:
@@ -258,9 +290,9 @@ class _Connection(asyncio.Protocol):
             case ReadRequest(request_id, ledger_id, entry_id, fence, key):
                 read = await bookie.read_entry(ledger_id, entry_id, fence=fence, master_key=key)
                 return encode_entry_answer(request_id, read)
-            case ReadRunRequest(request_id, ledger_id, first, count, max_bytes):
+            case ReadRunRequest(request_id, ledger_id, first, count, max_bytes, background):
                 status, entries = await bookie.read_entries(
-                    ledger_id, first, count, min(max_bytes, MAX_RUN_BYTES)
+                    ledger_id, first, count, min(max_bytes, MAX_RUN_BYTES), background=background
                 )
                 return encode_run_answer(request_id, status, entries)
             case ReadLacRequest(request_id, ledger_id, fence, key):
@@ -271,6 +303,11 @@ class _Connection(asyncio.Protocol):
                 return [encode_lac_written(request_id, status)]
             case InfoRequest(request_id):
                 return [encode_info_answer(request_id, await bookie.info())]
+            case ListRequest(request_id, ledger_id):
+                return [encode_list_answer(request_id, await bookie.list_entries(ledger_id))]
+            case WaitLacRequest(request_id, ledger_id, above, timeout_s):
+                lac = await bookie.wait_lac(ledger_id, above, timeout_s)
+                return encode_lac_answer(request_id, lac, WAIT_LAC)
         raise MalformedCommand(f"{type(request).__name__} is not a request to be answered")
 
     # Answers.
@@ -345,4 +382,8 @@ def _failed(request: Request) -> list[Buffer]:
             return encode_lac_answer(request.request_id, LacRead(status))
         case WriteLacRequest():
             return [encode_lac_written(request.request_id, status)]
+        case ListRequest():
+            return [encode_list_answer(request.request_id, EntryList(status))]
+        case WaitLacRequest():
+            return encode_lac_answer(request.request_id, LacRead(status), WAIT_LAC)
     return []

@@ -51,6 +51,13 @@ class BookieSettings:
 
     free_bytes_min: int = 64 * MIB
     """Below this much free space the bookie is read-only, save for adds of recoveries."""
+    lac_waits_max: int = 20_000
+    """Long-polls of tail readers that may be parked here at a time; more are refused at once."""
+    domain: str = ""
+    """What fails together with this bookie: a machine, a power line. No two copies go into one while another is free.
+    Empty: the host it is reached by."""
+    rack: str = ""
+    """Its place in the network as a path, `/region/rack`, for placement."""
     stop_wait_s: float = 20.0
     """How long a stop may take to flush. What is not flushed then is in the journal, and replayed at the next start."""
     fence_wait_s: float = 10.0

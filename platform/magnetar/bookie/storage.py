@@ -7,7 +7,7 @@ entry, and then a second look finds it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -310,6 +310,10 @@ class Storage:
                 if attempt == 2:
                     raise
         return None
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """The entries the index knows of a ledger, rising. Raises: IndexUnusable."""
+        return self._index.entry_ids(ledger_id)
 
     def _read_at(
         self, location: Location, ledger_id: int, entry_id: int, *, window: int | None = None

@@ -69,6 +69,12 @@ class WriteCache:
                 return entries.get(entry_id)
         return None
 
+    def entry_ids(self, ledger_id: int) -> set[int]:
+        found = set(self.active.ledgers.get(ledger_id, ()))
+        if self.flushing is not None:
+            found.update(self.flushing.ledgers.get(ledger_id, ()))
+        return found
+
     @property
     def bytes(self) -> int:
         return self.active.bytes + (self.flushing.bytes if self.flushing is not None else 0)

@@ -108,6 +108,10 @@ class Disk(Protocol):
         """Bytes an unprivileged process may still write where `path` lies."""
         ...
 
+    def total_bytes(self, path: Path) -> int:
+        """The size of the file system on which `path` lies."""
+        ...
+
     def read_file(self, path: Path) -> bytes: ...
 
     def replace_file(self, path: Path, data: bytes) -> None:
@@ -226,6 +230,9 @@ class SystemDisk:
 
     def free_bytes(self, path: Path) -> int:
         return shutil.disk_usage(path).free
+
+    def total_bytes(self, path: Path) -> int:
+        return shutil.disk_usage(path).total
 
     def read_file(self, path: Path) -> bytes:
         return path.read_bytes()

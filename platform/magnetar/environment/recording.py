@@ -310,6 +310,9 @@ class RecordingDisk:
     def free_bytes(self, path: Path) -> int:
         return self._inner.free_bytes(path)
 
+    def total_bytes(self, path: Path) -> int:
+        return self._inner.total_bytes(path)
+
     def read_file(self, path: Path) -> bytes:
         return self._inner.read_file(path)
 

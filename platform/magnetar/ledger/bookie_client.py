@@ -24,6 +24,7 @@ from magnetar.protocol.bookie import (
     BookieAddress,
     BookieInfo,
     BookieStatus,
+    EntryList,
     EntryRead,
     LacRead,
 )
@@ -116,7 +117,7 @@ class BookieClient:
         return answer
 
     async def read_entries(
-        self, ledger_id: int, first: int, count: int, max_bytes: int
+        self, ledger_id: int, first: int, count: int, max_bytes: int, *, background: bool = False
     ) -> tuple[BookieStatus, list[bytes]]:
         encode = partial(
             frames.encode_read_run,
@@ -124,6 +125,7 @@ class BookieClient:
             first=first,
             count=count,
             max_bytes=min(max_bytes, MAX_RUN_BYTES),
+            background=background,
         )
         answer: tuple[BookieStatus, list[bytes]] = await self._ask(encode, _no_run)
         return answer
@@ -137,6 +139,22 @@ class BookieClient:
         encode = partial(frames.encode_write_lac, ledger_id=ledger_id, lac=lac, master_key=master_key)
         answer: BookieStatus = await self._ask(encode, BookieStatus)
         return answer
+
+    async def list_entries(self, ledger_id: int) -> EntryList:
+        answer: EntryList = await self._ask(partial(frames.encode_list, ledger_id=ledger_id), EntryList)
+        return answer
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_s: float) -> LacRead:
+        """Asked for a part of the request time-out at a time, so that a bookie that is gone is noticed."""
+        end = self._loop.time() + timeout_s
+        while True:
+            left = end - self._loop.time()
+            ask_s = max(0.0, min(left, self._settings.request_timeout_s / 2))
+            encode = partial(frames.encode_wait_lac, ledger_id=ledger_id, above=above, timeout_s=ask_s)
+            answer: LacRead = await self._ask(encode, LacRead)
+            early = self._loop.time() < end - left + 0.9 * ask_s  # It had something to tell.
+            if early or answer.lac > above or left <= ask_s or answer.status is BookieStatus.TIMEOUT:
+                return answer
 
     async def info(self) -> BookieInfo:
         answer: BookieInfo = await self._ask(frames.encode_info, _no_info)
@@ -265,6 +283,8 @@ class BookieClient:
                 self._resolve_one(request_id, status)
             case frames.InfoAnswer(request_id, info):
                 self._resolve_one(request_id, info)
+            case frames.ListAnswer(request_id, entries):
+                self._resolve_one(request_id, entries)
 
     def _resolve_one(self, request_id: int, result: object) -> None:
         asked = self._asked.pop(request_id, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from magnetar.ledger.bookie_client import BookieClient, BookieClientSettings
 from magnetar.ledger.errors import MetadataUnavailable
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore, Notification, Watch
-from magnetar.protocol.bookie import AVAILABLE_PATH, REGISTRATION_VERSION, BookieAddress, BookieConnection
+from magnetar.protocol.bookie import AVAILABLE_PATH, BookieAddress, BookieConnection
 
 log = get_logger("magnetar.ledger")
 
@@ -106,12 +105,7 @@ class MetadataBookieProvider:
 
 def _parse(bookie: str, value: bytes) -> BookieAddress | None:
     try:
-        fields = json.loads(value)
-        if fields["version"] != REGISTRATION_VERSION:
-            raise ValueError(f"format version {fields['version']}")
-        return BookieAddress(
-            str(fields["address"]), str(fields["incarnation"]), bool(fields.get("read_only", False))
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return BookieAddress.decode(value)
+    except ValueError as error:
         log.warning("bookie.registration_unreadable", bookie=bookie, reason=str(error))
         return None

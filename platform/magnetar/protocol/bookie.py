@@ -12,8 +12,10 @@ difference (source: BookKeeper BP-46):
 from __future__ import annotations
 
 import hashlib
+import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
@@ -24,6 +26,9 @@ LAST_ENTRY = -1
 
 MAX_ENTRY_BYTES = 5 * 1024 * 1024 + 64 * 1024
 """The largest stored entry: Pulsar's largest message, the broker's metadata before it and the header."""
+
+MAX_LIST_RANGES = 1_000_000
+"""A list of a ledger's entries with more gaps than this is not answered but UNKNOWN."""
 
 MAX_RUN_BYTES = 16 * 1024 * 1024
 """What a run of entries may weigh in all: an answer is a shorter run than was asked for."""
@@ -78,6 +83,8 @@ class AddFlags(IntFlag):
     """Written by a recovery or a replicator: accepted although the ledger is fenced."""
     HIGH_PRIORITY = 2
     """Accepted by a read-only bookie while it has any reserve."""
+    BACKGROUND = 4
+    """Nobody waits for it: it may be held back while others write."""
 
 
 @dataclass(slots=True)
@@ -108,6 +115,21 @@ class LacRead:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryList:
+    """Which entries of a ledger a bookie holds: inclusive ranges, rising, with at least one gap between two.
+
+    What is damaged is not in it. Only with OK does it vouch that it holds no others.
+    """
+
+    status: BookieStatus
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def __contains__(self, entry_id: int) -> bool:
+        place = bisect_right(self.ranges, entry_id, key=lambda held: held[0]) - 1
+        return place >= 0 and entry_id <= self.ranges[place][1]
+
+
+@dataclass(frozen=True, slots=True)
 class BookieInfo:
     """What a placement wants to know. A bookie that could not be asked counts as full and read-only."""
 
@@ -123,6 +145,40 @@ class BookieAddress:
     address: str
     incarnation: str
     read_only: bool = False
+    domain: str = ""
+    """What fails together, e.g. a machine or a power line. Empty: its host."""
+    rack: str = ""
+    """Its place in the network as a path, `/region/rack`. Empty: not said."""
+    free_bytes: int = 0
+    """Told anew when it has changed much."""
+    total_bytes: int = 0
+
+    @property
+    def failure_domain(self) -> str:
+        return self.domain or self.host
+
+    def encode(self) -> bytes:
+        """The value of a registration."""
+        return json.dumps({"version": REGISTRATION_VERSION, **asdict(self)}).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> BookieAddress:
+        """What a registration says. Raises ValueError where it makes no sense to this version."""
+        try:
+            fields = json.loads(value)
+            if fields["version"] != REGISTRATION_VERSION:
+                raise ValueError(f"format version {fields['version']}")
+            return BookieAddress(
+                str(fields["address"]),
+                str(fields["incarnation"]),
+                bool(fields.get("read_only", False)),
+                str(fields.get("domain", "")),
+                str(fields.get("rack", "")),
+                int(fields.get("free_bytes", 0)),
+                int(fields.get("total_bytes", 0)),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no registration of a bookie: {error!r}") from error
 
     @property
     def host(self) -> str:
@@ -165,16 +221,28 @@ class BookieConnection(Protocol):
         ...
 
     async def read_entries(
-        self, ledger_id: int, first: int, count: int, max_bytes: int
+        self, ledger_id: int, first: int, count: int, max_bytes: int, *, background: bool = False
     ) -> tuple[BookieStatus, list[bytes]]:
         """The run of entries held from `first` on: at least one if `first` is held, at most `count` and about
-        `max_bytes`. It ends before the first entry this bookie does not hold."""
+        `max_bytes`. It ends before the first entry this bookie does not hold. `background`: nobody waits for it,
+        and it may take its turn behind all others."""
         ...
 
     async def read_lac(self, ledger_id: int, *, fence: bool = False, master_key: bytes = b"") -> LacRead: ...
 
     async def write_lac(self, ledger_id: int, lac: int, master_key: bytes = b"") -> BookieStatus:
         """Keep an explicit LAC, durably. A lower one than is known changes nothing and is OK."""
+        ...
+
+    async def list_entries(self, ledger_id: int) -> EntryList:
+        """Which entries it holds, from index and caches: not all of them need be durable yet."""
+        ...
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_s: float) -> LacRead:
+        """Answers once its LAC is higher than `above`, or the ledger is fenced, or at the time-out with what it knows.
+
+        The answer holds no entry. Of a ledger it does not know, NO_SUCH_LEDGER at the time-out.
+        """
         ...
 
     async def info(self) -> BookieInfo: ...

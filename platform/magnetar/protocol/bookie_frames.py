@@ -20,6 +20,7 @@ from magnetar.protocol.bookie import (
     AddFlags,
     BookieInfo,
     BookieStatus,
+    EntryList,
     EntryRead,
     LacRead,
 )
@@ -38,7 +39,7 @@ MAX_REQUEST_BYTES: Final = MAX_ENTRY_BYTES + 512
 MAX_RESPONSE_BYTES: Final = MAX_RUN_BYTES + MAX_ENTRY_BYTES + 512
 
 _ANSWER = 0x80
-HELLO, ADD, READ, READ_RUN, READ_LAC, WRITE_LAC, INFO = range(1, 8)
+HELLO, ADD, READ, READ_RUN, READ_LAC, WRITE_LAC, INFO, LIST, WAIT_LAC = range(1, 10)
 
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">IBQ")
@@ -50,14 +51,18 @@ _READ = struct.Struct(">qqBB")
 _READ_RUN = struct.Struct(">qqII")
 _READ_LAC = struct.Struct(">qBB")
 _WRITE_LAC = struct.Struct(">qqB")
+_LEDGER = struct.Struct(">q")
+_WAIT_LAC = struct.Struct(">qqI")
 _STATUS = struct.Struct(">B")
 _ENTRY = struct.Struct(">Bq")
 _RUN = struct.Struct(">BI")
 _LAC = struct.Struct(">Bqq")
 _INFO = struct.Struct(">BQQB")
+_RANGE = struct.Struct(">qq")
 _FENCE = 1
+_BACKGROUND = b"\x01"
 _STATUSES: Final = {status.value: status for status in BookieStatus}
-_ADD_FLAGS: Final = {value: AddFlags(value) for value in range(4)}
+_ADD_FLAGS: Final = {value: AddFlags(value) for value in range(8)}
 
 
 # What is asked.
@@ -96,6 +101,7 @@ class ReadRunRequest:
     first: int
     count: int
     max_bytes: int
+    background: bool = False
 
 
 @dataclass(slots=True)
@@ -119,7 +125,31 @@ class InfoRequest:
     request_id: int
 
 
-Request = Hello | AddRequest | ReadRequest | ReadRunRequest | ReadLacRequest | WriteLacRequest | InfoRequest
+@dataclass(slots=True)
+class ListRequest:
+    request_id: int
+    ledger_id: int
+
+
+@dataclass(slots=True)
+class WaitLacRequest:
+    request_id: int
+    ledger_id: int
+    above: int
+    timeout_s: float
+
+
+Request = (
+    Hello
+    | AddRequest
+    | ReadRequest
+    | ReadRunRequest
+    | ReadLacRequest
+    | WriteLacRequest
+    | InfoRequest
+    | ListRequest
+    | WaitLacRequest
+)
 
 
 # What is answered.
@@ -172,7 +202,13 @@ class InfoAnswer:
     info: BookieInfo
 
 
-Answer = Welcome | Added | EntryAnswer | RunAnswer | LacAnswer | LacWritten | InfoAnswer
+@dataclass(slots=True)
+class ListAnswer:
+    request_id: int
+    entries: EntryList
+
+
+Answer = Welcome | Added | EntryAnswer | RunAnswer | LacAnswer | LacWritten | InfoAnswer | ListAnswer
 
 
 # Encoding requests.
@@ -201,8 +237,11 @@ def encode_read(request_id: int, ledger_id: int, entry_id: int, *, fence: bool, 
     return _frame(READ, request_id, _READ.pack(ledger_id, entry_id, flags, len(master_key)), master_key)
 
 
-def encode_read_run(request_id: int, ledger_id: int, first: int, count: int, max_bytes: int) -> bytes:
-    return _frame(READ_RUN, request_id, _READ_RUN.pack(ledger_id, first, count, max_bytes))
+def encode_read_run(
+    request_id: int, ledger_id: int, first: int, count: int, max_bytes: int, *, background: bool = False
+) -> bytes:
+    fields = _READ_RUN.pack(ledger_id, first, count, max_bytes)
+    return _frame(READ_RUN, request_id, fields, _BACKGROUND if background else b"")
 
 
 def encode_read_lac(request_id: int, ledger_id: int, *, fence: bool, master_key: bytes) -> bytes:
@@ -216,6 +255,14 @@ def encode_write_lac(request_id: int, ledger_id: int, lac: int, master_key: byte
 
 def encode_info(request_id: int) -> bytes:
     return _frame(INFO, request_id)
+
+
+def encode_list(request_id: int, ledger_id: int) -> bytes:
+    return _frame(LIST, request_id, _LEDGER.pack(ledger_id))
+
+
+def encode_wait_lac(request_id: int, ledger_id: int, above: int, timeout_s: float) -> bytes:
+    return _frame(WAIT_LAC, request_id, _WAIT_LAC.pack(ledger_id, above, round(timeout_s * 1000)))
 
 
 # Encoding answers.
@@ -244,9 +291,9 @@ def encode_run_answer(request_id: int, status: BookieStatus, entries: Sequence[b
     return [head, *entries]
 
 
-def encode_lac_answer(request_id: int, read: LacRead) -> list[Buffer]:
+def encode_lac_answer(request_id: int, read: LacRead, opcode: int = READ_LAC) -> list[Buffer]:
     size = _HEAD_AFTER_LENGTH + _LAC.size + len(read.entry)
-    head = _HEAD.pack(size, READ_LAC | _ANSWER, request_id)
+    head = _HEAD.pack(size, opcode | _ANSWER, request_id)
     head += _LAC.pack(read.status, read.lac, read.last_entry)
     return [head, read.entry] if read.entry else [head]
 
@@ -258,6 +305,11 @@ def encode_lac_written(request_id: int, status: BookieStatus) -> bytes:
 def encode_info_answer(request_id: int, info: BookieInfo) -> bytes:
     fields = _INFO.pack(BookieStatus.OK, info.free_bytes, info.total_bytes, info.read_only)
     return _frame(INFO | _ANSWER, request_id, fields)
+
+
+def encode_list_answer(request_id: int, entries: EntryList) -> bytes:
+    ranges = b"".join([_RANGE.pack(first, last) for first, last in entries.ranges])
+    return _frame(LIST | _ANSWER, request_id, _STATUS.pack(entries.status), ranges)
 
 
 def _frame(opcode: int, request_id: int, fields: bytes = b"", rest: bytes = b"") -> bytes:
@@ -292,8 +344,11 @@ def _parse_read(request_id: int, body: memoryview) -> ReadRequest:
 
 
 def _parse_read_run(request_id: int, body: memoryview) -> ReadRunRequest:
-    _rest(body, _READ_RUN.size, 0)
-    return ReadRunRequest(request_id, *_READ_RUN.unpack_from(body))
+    ledger_id, first, count, max_bytes = _READ_RUN.unpack_from(body)
+    lane = bytes(body[_READ_RUN.size :])
+    if lane not in (b"", _BACKGROUND):
+        raise MalformedCommand(f"a read of a run with {lane.hex()} behind its fields")
+    return ReadRunRequest(request_id, ledger_id, first, count, max_bytes, bool(lane))
 
 
 def _parse_read_lac(request_id: int, body: memoryview) -> ReadLacRequest:
@@ -309,6 +364,17 @@ def _parse_write_lac(request_id: int, body: memoryview) -> WriteLacRequest:
 def _parse_info(request_id: int, body: memoryview) -> InfoRequest:
     _rest(body, 0, 0)
     return InfoRequest(request_id)
+
+
+def _parse_list(request_id: int, body: memoryview) -> ListRequest:
+    _rest(body, _LEDGER.size, 0)
+    return ListRequest(request_id, *_LEDGER.unpack_from(body))
+
+
+def _parse_wait_lac(request_id: int, body: memoryview) -> WaitLacRequest:
+    _rest(body, _WAIT_LAC.size, 0)
+    ledger_id, above, timeout_ms = _WAIT_LAC.unpack_from(body)
+    return WaitLacRequest(request_id, ledger_id, above, timeout_ms / 1000)
 
 
 def _parse_welcome(request_id: int, body: memoryview) -> Welcome:
@@ -362,6 +428,18 @@ def _parse_info_answer(request_id: int, body: memoryview) -> InfoAnswer:
     status, free_bytes, total_bytes, read_only = _INFO.unpack_from(body)
     _status(status)
     return InfoAnswer(request_id, BookieInfo(free_bytes, total_bytes, bool(read_only)))
+
+
+def _parse_list_answer(request_id: int, body: memoryview) -> ListAnswer:
+    if (len(body) - _STATUS.size) % _RANGE.size:
+        raise MalformedCommand("a list of entries of the wrong size")
+    ranges = tuple(_RANGE.iter_unpack(body[_STATUS.size :]))
+    before = -2
+    for first, last in ranges:
+        if not before + 1 < first <= last:
+            raise MalformedCommand("a list of entries out of order")
+        before = last
+    return ListAnswer(request_id, EntryList(_status(body[0]), ranges))
 
 
 def _version(body: memoryview) -> int:
@@ -475,6 +553,8 @@ _REQUEST_PARSERS: Final[Mapping[int, Callable[[int, memoryview], Request]]] = {
     READ_LAC: _parse_read_lac,
     WRITE_LAC: _parse_write_lac,
     INFO: _parse_info,
+    LIST: _parse_list,
+    WAIT_LAC: _parse_wait_lac,
 }
 _ANSWER_PARSERS: Final[Mapping[int, Callable[[int, memoryview], Answer]]] = {
     HELLO | _ANSWER: _parse_welcome,
@@ -484,4 +564,6 @@ _ANSWER_PARSERS: Final[Mapping[int, Callable[[int, memoryview], Answer]]] = {
     READ_LAC | _ANSWER: _parse_lac,
     WRITE_LAC | _ANSWER: _parse_lac_written,
     INFO | _ANSWER: _parse_info_answer,
+    LIST | _ANSWER: _parse_list_answer,
+    WAIT_LAC | _ANSWER: _parse_lac,
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from magnetar.bookie.entry_ranges import ranges_of
 from magnetar.protocol.bookie import (
     LAST_ENTRY,
     AddDone,
@@ -19,6 +20,7 @@ from magnetar.protocol.bookie import (
     BookieAddress,
     BookieInfo,
     BookieStatus,
+    EntryList,
     EntryRead,
     LacRead,
 )
@@ -156,6 +158,12 @@ class MemoryBookie:
         last = max(ledger.entries, default=-1)
         return LacRead(BookieStatus.OK, self.lac(ledger), last, ledger.entries.get(last, b""))
 
+    def list_entries(self, ledger_id: int) -> EntryList:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            return EntryList(BookieStatus.NO_SUCH_LEDGER)
+        return EntryList(BookieStatus.OK, tuple(ranges_of(sorted(ledger.entries))))
+
     @staticmethod
     def lac(ledger: StoredLedger) -> int:
         return max(ledger.explicit_lac, ledger.piggyback_lac)
@@ -223,7 +231,7 @@ class FaultyConnection:
         return self._perhaps_corrupt(await answer)
 
     async def read_entries(
-        self, ledger_id: int, first: int, count: int, max_bytes: int
+        self, ledger_id: int, first: int, count: int, max_bytes: int, *, background: bool = False
     ) -> tuple[BookieStatus, list[bytes]]:
         self._observe("read_run", ledger_id, first)
         bookie = self._bookie
@@ -253,6 +261,28 @@ class FaultyConnection:
         ledger = self._bookie.ledger(ledger_id)
         ledger.explicit_lac = max(ledger.explicit_lac, lac)
         return BookieStatus.OK
+
+    async def list_entries(self, ledger_id: int) -> EntryList:
+        self._observe("list", ledger_id, -1)
+        answer: asyncio.Future[EntryList] = self._loop.create_future()
+        self._exchange(
+            lambda: self._bookie.list_entries(ledger_id),
+            lambda result: None,
+            EntryList,
+            answer.set_result,
+        )
+        return await answer
+
+    async def wait_lac(self, ledger_id: int, above: int, timeout_s: float) -> LacRead:
+        """Asks again and again: what is told from outside, one that is woken tells the same."""
+        end = self._loop.time() + timeout_s
+        while True:
+            answer = await self.read_lac(ledger_id)
+            ledger = self._bookie.ledgers.get(ledger_id)
+            over = answer.lac > above or self._loop.time() >= end or (ledger is not None and ledger.fenced)
+            if over or answer.status.is_unknown:
+                return LacRead(answer.status, answer.lac)
+            await asyncio.sleep(min(0.1, timeout_s))
 
     async def info(self) -> BookieInfo:
         return BookieInfo(1 << 40, 1 << 41, self._bookie.read_only)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.bookie.entry_ranges import ranges_of
 from magnetar.protocol import bookie_frames as frames
-from magnetar.protocol.bookie import AddFlags, BookieInfo, BookieStatus, EntryRead, LacRead
+from magnetar.protocol.bookie import AddFlags, BookieInfo, BookieStatus, EntryList, EntryRead, LacRead
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.errors import FrameError
 
@@ -33,13 +34,13 @@ def joined(buffers: bytes | list[Any]) -> bytes:
 def requests(draw: st.DrawFn) -> Frame:
     number = draw(request_ids)
     key = draw(keys)
-    match draw(st.integers(1, 7)):
+    match draw(st.integers(1, 9)):
         case 1:
             version = draw(st.integers(0, 255))
             return frames.encode_hello(version), frames.Hello(version)
         case 2:
             ledger_id, entry_id, entry = draw(signed), draw(signed), draw(entries)
-            flags = AddFlags(draw(st.integers(0, 3)))
+            flags = AddFlags(draw(st.integers(0, 7)))
             cut = draw(st.integers(0, len(entry)))
             parts: list[Buffer] = [entry[:cut], memoryview(entry)[cut:]]
             data = joined(frames.encode_add(number, ledger_id, entry_id, parts, flags, key))
@@ -50,8 +51,9 @@ def requests(draw: st.DrawFn) -> Frame:
             return data, frames.ReadRequest(number, ledger_id, entry_id, fence, key)
         case 4:
             ledger_id, first, count, size = draw(signed), draw(signed), draw(small), draw(small)
-            data = frames.encode_read_run(number, ledger_id, first, count, size)
-            return data, frames.ReadRunRequest(number, ledger_id, first, count, size)
+            lane = draw(st.booleans())
+            data = frames.encode_read_run(number, ledger_id, first, count, size, background=lane)
+            return data, frames.ReadRunRequest(number, ledger_id, first, count, size, lane)
         case 5:
             ledger_id, fence = draw(signed), draw(st.booleans())
             data = frames.encode_read_lac(number, ledger_id, fence=fence, master_key=key)
@@ -61,19 +63,34 @@ def requests(draw: st.DrawFn) -> Frame:
             return frames.encode_write_lac(number, ledger_id, lac, key), frames.WriteLacRequest(
                 number, ledger_id, lac, key
             )
+        case 7:
+            ledger_id = draw(signed)
+            return frames.encode_list(number, ledger_id), frames.ListRequest(number, ledger_id)
+        case 8:
+            ledger_id, above, wait_ms = draw(signed), draw(signed), draw(small)
+            data = frames.encode_wait_lac(number, ledger_id, above, wait_ms / 1000)
+            return data, frames.WaitLacRequest(number, ledger_id, above, wait_ms / 1000)
     return frames.encode_info(number), frames.InfoRequest(number)
 
 
 @st.composite
 def answers(draw: st.DrawFn) -> Frame:
     number, status, lac = draw(request_ids), draw(statuses), draw(signed)
-    match draw(st.integers(1, 7)):
+    match draw(st.integers(1, 9)):
         case 1:
             version, bookie_id = draw(st.integers(0, 255)), draw(st.text(max_size=30))
             return frames.encode_welcome(bookie_id, version), frames.Welcome(version, bookie_id)
         case 2:
             numbers = draw(st.lists(request_ids, max_size=30))
             return frames.encode_added(status, numbers), frames.Added(status, tuple(numbers))
+        case 8:
+            held = draw(st.lists(st.integers(0, 2**62), unique=True, max_size=20).map(sorted))
+            entry_list = EntryList(status, tuple(ranges_of(held)))
+            return frames.encode_list_answer(number, entry_list), frames.ListAnswer(number, entry_list)
+        case 9:
+            waited = LacRead(status, lac)
+            data = joined(frames.encode_lac_answer(number, waited, frames.WAIT_LAC))
+            return data, frames.LacAnswer(number, waited)
         case 3:
             read = EntryRead(status, draw(entries), lac)
             return joined(frames.encode_entry_answer(number, read)), frames.EntryAnswer(number, read)
@@ -156,3 +173,12 @@ def expect_frame_errors_only(make: Callable[[], Any], data: bytes) -> None:
         for position in range(0, len(data), 7):
             decoder.feed(data[position : position + 7])
     assert decoder.pending_bytes <= frames.MAX_RESPONSE_BYTES
+
+
+@given(st.lists(st.integers(0, 60), max_size=40))
+def test_ranges_hold_what_was_put_in_and_nothing_else(ids: list[int]) -> None:
+    ranges = ranges_of(sorted(ids))
+    assert {entry_id for first, last in ranges for entry_id in range(first, last + 1)} == set(ids)
+    assert all(before[1] + 1 < after[0] for before, after in itertools.pairwise(ranges))
+    held = EntryList(BookieStatus.OK, tuple(ranges))
+    assert [entry_id for entry_id in range(-1, 62) if entry_id in held] == sorted(set(ids))

@@ -95,6 +95,9 @@ class WrappedDisk:
     def free_bytes(self, path: Path) -> int:
         return self.inner.free_bytes(path)
 
+    def total_bytes(self, path: Path) -> int:
+        return self.inner.total_bytes(path)
+
     def read_file(self, path: Path) -> bytes:
         return self.inner.read_file(path)
 
