@@ -90,25 +90,44 @@ class MagnetarProcess:
         Raises:
             ProcessFailed: it ended first, or took longer than START_TIMEOUT_S.
         """
+        self.launch()
+        return self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start it, and leave it to itself until `wait_until_ready`."""
         command = [str(Path(sys.executable).with_name("magnetar")), *self.arguments]
+        self.urls = ()
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **self.environment}
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **self.environment},
             )
+
+    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> Self:
+        """Wait for the ready line of a process that was launched.
+
+        Raises:
+            ProcessFailed: it ended first, or said nothing in time; then it is killed.
+        """
         try:
-            self._wait_until_ready()
+            self._wait_until_ready(timeout_s)
         except BaseException:
             self.kill()
             raise
         return self
 
-    def stop(self) -> int:
-        """SIGTERM and wait; SIGKILL after STOP_TIMEOUT_S. Returns the exit status."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM and wait; SIGKILL after `timeout_s`. Returns the exit status."""
         process = self._running()
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # A paused process hears nothing but SIGKILL.
             try:
-                process.wait(STOP_TIMEOUT_S)
+                process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 process.kill()
         return self._reap()
@@ -121,6 +140,14 @@ class MagnetarProcess:
     def send_signal(self, number: int) -> None:
         """Send any signal."""
         self._running().send_signal(number)
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds its connections and its locks, and does nothing, until `resume`."""
+        self.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.send_signal(signal.SIGCONT)
 
     def alive(self) -> bool:
         """Whether it runs."""
@@ -145,10 +172,10 @@ class MagnetarProcess:
         if self._process is not None:
             self.stop()
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, timeout_s: float) -> None:
         process = self._running()
         assert process.stdout is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             readable, _, _ = select.select([process.stdout], [], [], left)
             if not readable:
@@ -177,10 +204,10 @@ class MagnetarProcess:
         return status
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     """A port that was free a moment ago: for a server that must come back at the same address after a kill."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server, run from the jars that PySpark's wheel brings: nothing else to install.
+"""A real ZooKeeper server, or several, run from the jars that PySpark's wheel brings: nothing else to install.
 
 with ZooKeeperServer(tmp_path) as server:
     store = await open_store(f"zk:{server.address}")
@@ -13,6 +13,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,24 +29,61 @@ _JARS = (
     *("zookeeper-3*.jar", "zookeeper-jute*.jar", "slf4j-api*.jar"),
     *("metrics-core*.jar", "snappy-java*.jar", "netty-*.jar", "commons-io*.jar", "commons-cli*.jar"),
 )
-_JVM = ("-Xmx48m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+_JVM = (
+    *("-Xmx48m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"),
+    "-Djava.net.preferIPv4Stack=true",
+)
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
-class ZooKeeperServer:
-    """One server on 127.0.0.1, with its data and log below a directory. Started again, it finds its data."""
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """One server's place among several.
 
-    def __init__(self, directory: Path, *, tick_ms: int = 200) -> None:
-        """`tick_ms`: sessions time out after 2 to 20 ticks, so the default allows 0.4 to 4 seconds."""
+    Attributes:
+        number: its own, from 1 on.
+        servers: of all, itself included, in the order of their numbers: host, port for peers, port for elections. As
+            this server reaches them.
+    """
+
+    number: int
+    servers: Sequence[tuple[str, int, int]]
+
+
+class ZooKeeperServer:
+    """One server, with its data and log below a directory. Started again, it finds its data."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tick_ms: int = 200,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        member: EnsembleMember | None = None,
+    ) -> None:
+        """
+        Args:
+            tick_ms: sessions time out after 2 to 20 ticks, so the default allows 0.4 to 4 seconds.
+            port: 0: a free one.
+            member: its place in an ensemble; None: it is alone.
+        """
         self._directory = directory
         self._tick_ms = tick_ms
+        self._member = member
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self.host = host
+        self.port = port
 
     @property
     def address(self) -> str:
         """`host:port`."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The operating system's number of the process; None while there is none."""
+        return None if self._process is None else self._process.pid
 
     @property
     def log(self) -> Path:
@@ -56,24 +95,49 @@ class ZooKeeperServer:
         Raises:
             ProcessFailed: no Java, no jars, or it did not come up.
         """
-        data = self._directory / "zookeeper-data"
-        data.mkdir(parents=True, exist_ok=True)
-        self.port = self.port or free_port()
-        settings = self._directory / "zoo.cfg"
-        settings.write_text(
-            f"tickTime={self._tick_ms}\ndataDir={data}\nclientPort={self.port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
-            "preAllocSize=1024\nmaxClientCnxns=0\n"
-        )
-        command = [find_java(), *_JVM, "-cp", os.pathsep.join(find_jars()), _MAIN, str(settings)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.launch()
         try:
-            self._wait_until_serving()
+            self.wait_until_serving()
         except BaseException:
             self.kill()
             raise
         return self.port
+
+    def launch(self) -> None:
+        """Start it, and leave it to itself: one of several serves only when most of them run.
+
+        Raises:
+            ProcessFailed: no Java, or no jars.
+        """
+        data = self._directory / "zookeeper-data"
+        data.mkdir(parents=True, exist_ok=True)
+        self.port = self.port or free_port(self.host)
+        lines = [
+            f"tickTime={self._tick_ms}",
+            f"dataDir={data}",
+            f"clientPort={self.port}",
+            f"clientPortAddress={self.host}",
+            *(
+                "admin.enableServer=false",
+                "4lw.commands.whitelist=*",
+                "preAllocSize=1024",
+                "maxClientCnxns=0",
+            ),
+        ]
+        if self._member is not None:
+            (data / "myid").write_text(f"{self._member.number}\n")
+            lines += ["initLimit=50", "syncLimit=20", "cnxTimeout=2"]
+            for number, (host, peers, elections) in enumerate(self._member.servers, 1):
+                lines.append(f"server.{number}={host}:{peers}:{elections}")
+        settings = self._directory / "zoo.cfg"
+        settings.write_text("\n".join(lines) + "\n")
+        command = [find_java(), *_JVM, "-cp", os.pathsep.join(find_jars()), _MAIN, str(settings)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         """SIGTERM and wait; SIGKILL if that takes too long. Nothing happens if it does not run."""
@@ -103,14 +167,19 @@ class ZooKeeperServer:
         if process is None:
             return
         process.send_signal(number)
+        process.send_signal(signal.SIGCONT)  # A paused process hears nothing but SIGKILL.
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
-    def _wait_until_serving(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def wait_until_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """
+        Raises:
+            ProcessFailed: it ended, or did not come up in time.
+        """
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 break
@@ -124,7 +193,7 @@ class ZooKeeperServer:
     def _ask(self, word: str) -> str:
         """The answer to a four-letter command; empty while there is none."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(word.encode())
                 return b"".join(iter(lambda: connection.recv(4096), b"")).decode("utf-8", "replace")
         except OSError:
