@@ -53,6 +53,11 @@ class LedgerClient:
             master_key=master_key(),
         )
 
+    @property
+    def surroundings(self) -> Surroundings:
+        """What all its ledgers share: for those who look after ledgers that are nobody's at the moment."""
+        return self._surroundings
+
     async def create(
         self,
         ensemble_size: int,
