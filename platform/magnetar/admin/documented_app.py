@@ -16,6 +16,19 @@ from magnetar.admin.openapi import TITLE, VERSION, document
 
 def build_app(api: Api, loaders: Iterable[Callable[[], APIRouter]]) -> FastAPI:
     """Documentation of everything, what `loaders` bring, and below them the routes of `api`."""
+    app = routers_app(loaders)
+    routers_only = app.openapi
+
+    def whole() -> dict[str, Any]:
+        return document(api.table, routers_only())
+
+    app.openapi = whole  # type: ignore[method-assign]  # As FastAPI documents it.
+    app.mount("/", api)
+    return app
+
+
+def routers_app(loaders: Iterable[Callable[[], APIRouter]]) -> FastAPI:
+    """What `loaders` bring, documented; refusals are told as everywhere."""
     app = FastAPI(title=TITLE, version=VERSION, docs_url="/docs", redoc_url=None, openapi_url="/openapi.json")
     for load in loaders:
         app.include_router(load())
@@ -29,11 +42,4 @@ def build_app(api: Api, loaders: Iterable[Callable[[], APIRouter]]) -> FastAPI:
         faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
         return JSONResponse({"reason": f"Invalid request: {faults}"}, 400)
 
-    routers_only = app.openapi
-
-    def whole() -> dict[str, Any]:
-        return document(api.table, routers_only())
-
-    app.openapi = whole  # type: ignore[method-assign]  # As FastAPI documents it.
-    app.mount("/", api)
     return app

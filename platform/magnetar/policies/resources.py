@@ -65,19 +65,26 @@ class Resources:
         """The records themselves: for what is stored beside policies and nobody else reads."""
         return self._records
 
-    async def bootstrap(self, cluster: str, service_url: str, broker_url: str) -> None:
-        """Make what a platform that runs alone begins with; what is there stays as it is.
+    async def bootstrap(
+        self, cluster: str, service_url: str, broker_url: str, *, overwrite: bool = True
+    ) -> None:
+        """Make what a platform begins with; what is there stays as it is.
 
         Args:
             service_url: the web address, http://…
             broker_url: the binary protocol's address, pulsar://…
+            overwrite: these addresses replace others: there is no broker beside this one.
         """
-        await self._records.change(
-            paths.cluster(cluster),
-            ClusterData,
-            lambda data: data.changed(service_url=service_url, broker_service_url=broker_url),
-            missing=None,
-        )
+
+        def with_addresses(data: ClusterData) -> ClusterData:
+            if overwrite:
+                return data.changed(service_url=service_url, broker_service_url=broker_url)
+            return data.changed(
+                service_url=data.service_url or service_url or None,
+                broker_service_url=data.broker_service_url or broker_url or None,
+            )
+
+        await self._records.change(paths.cluster(cluster), ClusterData, with_addresses, missing=None)
         for tenant in ("public", "pulsar"):
             await self._once(self.create_tenant(tenant, TenantInfo(allowed_clusters=[cluster])))
         for text in ("public/default", "public/functions", "pulsar/system"):

@@ -27,7 +27,20 @@ GROUPS = {
     "sources": "Sources: connectors that bring data in.",
     "sinks": "Sinks: connectors that take data out.",
 }
-ALIASES = {"topicPolicies": "topics", "source": "sources", "sink": "sinks"}
+OPERATOR_GROUPS = {
+    "metadata": "Making a cluster.",
+    "ledger": "Ledgers: what they hold and where. Asks metadata store and bookies, not a broker.",
+    "bookie": "Bookies; and, without a further word, running one.",
+    "autorecovery": "Lost copies; and, without a further word, running what makes new ones.",
+}
+ALIASES = {
+    "topic": "topics",
+    "ledgers": "ledger",
+    "bookies": "bookie",
+    "topicPolicies": "topics",
+    "source": "sources",
+    "sink": "sinks",
+}
 MESSAGES = ("produce", "consume")
 # May stand anywhere in the line, as users of several tools expect.
 _GLOBAL_OPTIONS = ("--admin-url", "--service-url", "--token")
@@ -47,11 +60,18 @@ def run_client_command(words: Sequence[str]) -> int:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    asked = next((word for word in words if word in GROUPS or word in MESSAGES), None)
-    for name, summary in GROUPS.items():
-        if asked in (None, name):
-            module = importlib.import_module(f"magnetar.cli.commands.{name}")
-            app.add_typer(module.app, name=name, help=summary, no_args_is_help=True)
+    asked = next((word for word in words if word in (*GROUPS, *OPERATOR_GROUPS, *MESSAGES)), None)
+    for package, groups in (("commands", GROUPS), ("operator", OPERATOR_GROUPS)):
+        for name, summary in groups.items():
+            if asked in (None, name):
+                module = importlib.import_module(f"magnetar.cli.{package}.{name}")
+                app.add_typer(
+                    module.app,
+                    name=name,
+                    help=summary,
+                    no_args_is_help=True,
+                    rich_help_panel="For whoever runs a cluster" if groups is OPERATOR_GROUPS else None,
+                )
     if asked is None or asked in MESSAGES:
         from magnetar.cli.commands import messages
 
@@ -90,13 +110,13 @@ def _mention_servers(app: typer.Typer) -> None:
     def broker() -> None:
         """Run a broker of a cluster."""
 
-    def bookie() -> None:
-        """Run a bookie of a cluster."""
+    def worker() -> None:
+        """Run a function worker of a cluster."""
 
     def version() -> None:
         """Print the version."""
 
-    for command in (standalone, broker, bookie, version):
+    for command in (standalone, broker, worker, version):
         app.command(rich_help_panel="Servers" if command is not version else None)(command)
 
 

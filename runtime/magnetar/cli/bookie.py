@@ -10,8 +10,8 @@ from magnetar.bookie.server import BookieServer
 from magnetar.cli.addresses import check_port, reachable
 from magnetar.cli.data_directory import DataDirectory
 from magnetar.cli.storage import running_bookie
+from magnetar.cli.stores import cluster_stores
 from magnetar.environment.disk import SystemDisk
-from magnetar.metadata.opening import open_store
 
 if TYPE_CHECKING:
     from magnetar.cli.settings.model import PlatformSettings
@@ -24,11 +24,11 @@ async def bookie(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
         port = check_port(settings.host, settings.bookie_port, "--port")
         directory = DataDirectory.open(SystemDisk(), settings.data, "bookie")
         parts.callback(directory.release)
-        metadata = await open_store(settings.metadata_store)
-        parts.push_async_callback(metadata.close)
+        stores = await parts.enter_async_context(cluster_stores(settings))
+        directory.belongs_to(stores.identity.instance_id, stores.identity.cluster)
         address = f"{reachable(settings.host)}:{port}"
         stored, registration = await parts.enter_async_context(
-            running_bookie(settings, metadata, settings.bookie_id or directory.id, address)
+            running_bookie(settings, stores.bookies, settings.bookie_id or directory.id, address)
         )
         server = BookieServer(stored, settings.host, port)
         await server.start()

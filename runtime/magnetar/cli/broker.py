@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from magnetar.cli.data_directory import DataDirectory
 from magnetar.cli.front import front
+from magnetar.cli.settings.model import in_cluster
+from magnetar.cli.stores import cluster_stores
 from magnetar.environment.disk import SystemDisk
-from magnetar.metadata.opening import open_store
 
 if TYPE_CHECKING:
     from magnetar.cli.settings.model import PlatformSettings
@@ -21,6 +22,9 @@ async def broker(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
     async with AsyncExitStack() as parts:
         directory = DataDirectory.open(SystemDisk(), settings.data, "broker")
         parts.callback(directory.release)
-        metadata = await open_store(settings.metadata_store)
-        parts.push_async_callback(metadata.close)
-        yield await parts.enter_async_context(front(settings, metadata, {}))
+        stores = await parts.enter_async_context(cluster_stores(settings))
+        directory.belongs_to(stores.identity.instance_id, stores.identity.cluster)
+        settings = in_cluster(settings, stores.identity.cluster)
+        yield await parts.enter_async_context(
+            front(settings, stores.brokers, {}, bookies_metadata=stores.bookies)
+        )

@@ -14,7 +14,8 @@ from magnetar.environment.errors import DirectoryInUse
 
 VERSION = 1
 MARKER = "MAGNETAR"
-"""A JSON file: {"version": 1, "role": "standalone", "id": "standalone-1f2e..."}."""
+"""A JSON file: {"version": 1, "role": "bookie", "id": "bookie-1f2e...", "cluster": "9a7c..."}. A cluster's instance id
+is there once the directory has served it."""
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class DataDirectory:
     path: Path
     id: str
     """What the process that owns this directory calls itself, the same for ever."""
+    _role: str
+    _disk: Disk
     _lock: DirectoryLock
 
     @classmethod
@@ -45,10 +48,27 @@ class DataDirectory:
                 "choose with --data a directory that this user may write to"
             ) from error
         try:
-            return cls(path, _identity(disk, path / MARKER, role), lock)
+            return cls(path, _identity(disk, path / MARKER, role), role, disk, lock)
         except BaseException:
             lock.release()
             raise
+
+    def belongs_to(self, instance_id: str, cluster: str) -> None:
+        """Note which cluster the directory serves, or make sure that it is the one it has served so far.
+
+        Raises:
+            CannotServe: it is another cluster's.
+        """
+        marker = self.path / MARKER
+        fields = json.loads(self._disk.read_file(marker))
+        if fields.get("cluster") == instance_id:
+            return
+        if "cluster" in fields:
+            raise CannotServe(
+                f"data directory {self.path} belongs to a {self._role} of another cluster ({fields['cluster']}) than the "
+                f"metadata store ({cluster!r}, {instance_id}): correct --metadata-store, or choose another --data"
+            )
+        self._disk.replace_file(marker, json.dumps({**fields, "cluster": instance_id}).encode() + b"\n")
 
     def release(self) -> None:
         self._lock.release()

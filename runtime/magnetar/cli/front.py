@@ -48,20 +48,24 @@ async def front(
     metadata: MetadataStore,
     bookies: Mapping[str, BookieConnection],
     collectors: Sequence[Collector] = (),
+    *,
+    bookies_metadata: MetadataStore | None = None,
 ) -> AsyncIterator[Sequence[str]]:
     """Serves `pulsar://host:port` and `http://host:port`; on leaving, drains and stops in the opposite order.
 
     Args:
         bookies: those of this process.
         collectors: whose metrics are shown beside those of what is started here.
+        bookies_metadata: where ledgers and bookies are recorded, in a cluster; None: this platform is alone.
     """
     clock, dice, authorizer = SystemClock(), random.Random(), AllowAll()
     async with AsyncExitStack() as parts:
         port = check_port(settings.host, settings.port, "--port")
         web_port = check_port(settings.host, settings.web_port, "--web-port")
-        provider = MetadataBookieProvider(metadata, bookies, dice=dice)
+        ledgers_store = bookies_metadata or metadata
+        provider = MetadataBookieProvider(ledgers_store, bookies, dice=dice)
         parts.push_async_callback(provider.close)
-        ledgers = LedgerClient(metadata, provider, clock=clock, random=dice, settings=settings.ledger)
+        ledgers = LedgerClient(ledgers_store, provider, clock=clock, random=dice, settings=settings.ledger)
         cache = EntryCache(settings.entry_cache_bytes)
         topics = ManagedLedgerFactory(metadata, ledgers, clock=clock, cache=cache)
         parts.push_async_callback(topics.close)
@@ -79,7 +83,12 @@ async def front(
         )
         broker.web_service_url = f"http://{host}:{web_port}"
         # What a client needs to find is there before the first one can come.
-        await resources.bootstrap(settings.cluster, broker.web_service_url, f"pulsar://{host}:{port}")
+        await resources.bootstrap(
+            settings.cluster,
+            broker.web_service_url,
+            f"pulsar://{host}:{port}",
+            overwrite=bookies_metadata is None,
+        )
         await broker.start(settings.host, port)
         parts.push_async_callback(broker.stop, settings.drain_s)
         health = LoopHealth()

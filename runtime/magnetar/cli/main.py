@@ -11,13 +11,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-SERVERS = ("standalone", "broker", "bookie")
+SERVERS = ("standalone", "broker", "bookie", "worker")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in SERVERS:
+    if words and words[0] in SERVERS and not (words[1:] and words[1].isidentifier()):
+        # What is followed by another word is an operator's command: `magnetar bookie list`.
         if arguments is None:
             _end_at_once_when_told()
         from magnetar.cli.servers import run_server

@@ -14,12 +14,27 @@ from magnetar.environment import gc_tuning, logs
 
 if TYPE_CHECKING:
     from magnetar.cli.serving import Role
+    from magnetar.cli.settings.model import PlatformSettings
 
 _DESCRIPTIONS = {
     "standalone": "Run a whole platform in one process: broker, bookie, metadata, REST API, function worker.",
     "broker": "Run a broker with its REST API and function worker, over bookies found in the metadata store.",
     "bookie": "Run a bookie: durable storage for brokers, announced in the metadata store.",
+    "autorecovery": "Run what looks for lost copies of ledgers and makes new ones.",
+    "worker": "Run a function worker: functions, sources and sinks, beside brokers found in the metadata store.",
 }
+_PORTS = {
+    "standalone": "port to serve on (default: 6650)",
+    "broker": "port to serve on (default: 6650)",
+    "bookie": "port to serve on (default: 3181)",
+    "autorecovery": "port of /metrics and /status.html (default: a free one)",
+    "worker": "a further port for the REST API (default: none)",
+}
+_USUAL: dict[str, dict[str, Any]] = {
+    "broker": {"policies.ensemble_size": 2, "policies.write_quorum": 2, "policies.ack_quorum": 2},
+    "worker": {"web_port": 6750},
+}
+"""What a role takes where nobody says otherwise. The quorums are those of Pulsar's broker.conf."""
 _READY = "When it accepts it prints one line: `magnetar ready: URL... (SECONDS s)`."
 
 
@@ -45,14 +60,18 @@ def _serve(name: str, options: argparse.Namespace) -> int:
         key: value for key, value in vars(options).items() if key != "config" and value is not None
     }
     quorums = ("ensemble", "write_quorum", "ack_quorum")
+    if "ensemble" in given and name != "standalone":
+        given.setdefault("write_quorum", min(2, given["ensemble"]))
+        given.setdefault("ack_quorum", min(2, given["write_quorum"]))
     for key, ours in zip(quorums, ("ensemble_size", "write_quorum", "ack_quorum"), strict=True):
         if key in given:
             given[f"policies.{ours}"] = given.pop(key)
     if "advertised_host" in given:
         given["broker.advertised_host"] = given.pop("advertised_host")
-    if name == "bookie" and "port" in given:
-        given["bookie_port"] = given.pop("port")
-    settings = load_settings(options.config, os.environ, given)
+    if name in ("bookie", "autorecovery", "worker") and "port" in given:
+        given[f"{name}_port"] = given.pop("port")
+    settings = load_settings(options.config, os.environ, given, _USUAL.get(name, {}))
+    _check_quorums(settings)
     if not settings.metadata_store and name != "standalone":
         raise CannotServe("where is the metadata store? Say --metadata-store zk:host:2181")
     if not settings.metadata_store and settings.policies.ensemble_size > 1:
@@ -76,9 +95,23 @@ def _role(name: str) -> Role:
         from magnetar.cli.broker import broker
 
         return broker
+    if name == "worker":
+        from magnetar.cli.worker import worker
+
+        return worker
     from magnetar.cli.bookie import bookie
 
     return bookie
+
+
+def _check_quorums(settings: PlatformSettings) -> None:
+    policies = settings.policies
+    sizes = (policies.ensemble_size, policies.write_quorum, policies.ack_quorum)
+    if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
+        raise CannotServe(
+            "policies: ensemble_size {}, write_quorum {} and ack_quorum {} do not fit: no more copies are awaited "
+            "than made, and no more made than there are bookies in the ensemble".format(*sizes)
+        )
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -89,13 +122,18 @@ def _parser(name: str) -> argparse.ArgumentParser:
         "MAGNETAR_BROKER__MAX_MESSAGE_BYTES. Options win over variables, variables over the file.",
         allow_abbrev=False,
     )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (default: ./data)")
+    kept = (
+        "keeps nothing: taken for the sake of scripts"
+        if name == "autorecovery"
+        else "where everything is kept"
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help=f"{kept} (default: ./data)")
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    port = "3181" if name == "bookie" else "6650"
-    parser.add_argument("--port", type=int, help=f"port to serve on; 0: a free one (default: {port})")
-    if name != "bookie":
+    parser.add_argument("--port", type=int, help=f"{_PORTS[name]}; 0: a free one")
+    if name in ("standalone", "broker", "worker"):
+        default = 6750 if name == "worker" else 8080
         parser.add_argument(
-            "--web-port", type=int, help="port of the REST API; 0: a free one (default: 8080)"
+            "--web-port", type=int, help=f"port of the REST API; 0: a free one (default: {default})"
         )
         parser.add_argument(
             "--advertised-host",
@@ -111,8 +149,16 @@ def _parser(name: str) -> argparse.ArgumentParser:
             "--no-functions", dest="functions", action="store_const", const=False, help="no function worker"
         )
     parser.add_argument(
-        "--metadata-store", metavar="URL", help="zk:host:2181,host:2181/chroot or rocksdb:/directory"
+        "--metadata-store",
+        metavar="URL",
+        help="zk:host:2181,host:2181/chroot, etcd:host:2379/prefix or rocksdb:/directory",
     )
+    if name != "standalone":
+        parser.add_argument(
+            "--bookie-metadata-store",
+            metavar="URL",
+            help="where ledgers and bookies are recorded (default: in --metadata-store)",
+        )
     if name == "bookie":
         parser.add_argument("--bookie-id", metavar="ID", help="name of this bookie, for ever")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings: YAML, or a Pulsar .conf file")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import uvloop
 
 from magnetar.bookie.errors import BookieError
+from magnetar.cli.ending import exit_status
 from magnetar.cli.errors import CannotServe
 from magnetar.environment import flight_recorder
 from magnetar.environment.errors import DiskError
@@ -36,7 +37,7 @@ _log = get_logger("magnetar.cli")
 
 
 def serve(role: Role, settings: PlatformSettings) -> int:
-    """Serve until SIGTERM or SIGINT, then drain and return 0.
+    """Serve until SIGTERM or SIGINT, then drain and return 0, or what `end_process` was told.
 
     A second signal, or a drain that hangs, ends the process at once: what was acknowledged is safe then too, the
     next start only has more to replay. SIGUSR2 writes the flight recorder's facts to standard error.
@@ -65,7 +66,10 @@ async def _serve(role: Role, settings: PlatformSettings) -> int:
     loop.add_signal_handler(signal.SIGUSR2, flight_recorder.dump)
     serving = role(settings)
     try:
-        urls = await serving.__aenter__()
+        urls = await _started(serving, told)
+        if urls is None:
+            _log.info("server.start_called_off")
+            return exit_status() or 128 + signal.SIGTERM
     except (CannotServe, MetadataError, BookieError, DiskError) as error:
         raise CannotServe(str(error)) from error
     except OSError as error:
@@ -79,7 +83,23 @@ async def _serve(role: Role, settings: PlatformSettings) -> int:
     finally:
         await serving.__aexit__(None, None, None)
     _log.info("server.stopped")
-    return 0
+    return exit_status()
+
+
+async def _started(
+    serving: AbstractAsyncContextManager[Sequence[str]], told: asyncio.Event
+) -> Sequence[str] | None:
+    """The URLs, or None if it was told to stop before it served: it may be waiting for others."""
+    starting = asyncio.ensure_future(serving.__aenter__())
+    waiting = asyncio.ensure_future(told.wait())
+    await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            return None
+    return starting.result()
 
 
 def _stop(number: signal.Signals, told: asyncio.Event, drain_s: float) -> None:

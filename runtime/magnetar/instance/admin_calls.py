@@ -24,6 +24,20 @@ class AdminCallFailed(InstanceError):
         self.status = status
 
 
+class _SameAgain(urllib.request.HTTPRedirectHandler):
+    """To the broker that serves the topic goes the same request, whatever its verb."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if code not in (307, 308):
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return urllib.request.Request(newurl, req.data, dict(req.header_items()), method=req.get_method())
+
+
+_opener = urllib.request.build_opener(_SameAgain)
+
+
 class AdminCalls:
     """Speaks to the admin API at `web_url`; each call runs in a thread."""
 
@@ -50,7 +64,7 @@ class AdminCalls:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         request = urllib.request.Request(f"{self._base}/{path}", body, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            with _opener.open(request, timeout=TIMEOUT_S) as response:
                 text = response.read()
         except urllib.error.HTTPError as error:
             reason = error.read().decode("utf-8", "replace")[:500]

@@ -9,11 +9,12 @@ import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from magnetar.worker.errors import PlatformUnavailable
 
 TIMEOUT_S = 30.0
+REDIRECTS_MAX = 5
 CREATED = 409
 """Conflict: it is there already, which is what was wanted."""
 
@@ -111,15 +112,28 @@ class RestBrokerAdmin:
             ) from error
 
     def _exchange(self, method: str, path: str, body: Any) -> Answer:
+        """The answer, also of the broker that this one sends us to because it serves the topic."""
+        url = urljoin(self._url.geturl(), path)
+        for _ in range(REDIRECTS_MAX):
+            answer, location = self._exchange_once(method, url, body)
+            if answer.status not in (307, 308) or location is None:
+                break
+            url = urljoin(url, location)
+        return answer
+
+    @staticmethod
+    def _exchange_once(method: str, url: str, body: Any) -> tuple[Answer, str | None]:
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-        connection_type = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        connection = connection_type(self._url.hostname or "127.0.0.1", self._url.port, timeout=TIMEOUT_S)
+        parts = urlsplit(url)
+        connection_type = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = connection_type(parts.hostname or "127.0.0.1", parts.port, timeout=TIMEOUT_S)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            connection.request(method, target, data, {"Content-Type": "application/json"})
             response = connection.getresponse()
-            return Answer(response.status, response.read())
+            return Answer(response.status, response.read()), response.getheader("Location")
         except HTTPException as error:
             raise OSError(str(error) or type(error).__name__) from error
         finally:

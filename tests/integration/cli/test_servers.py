@@ -17,6 +17,7 @@ import pulsar
 import pytest
 
 from magnetar.metrics.process import memory_of_tree_bytes
+from magnetar.testing.commands import make_cluster
 from magnetar.testing.processes import MagnetarProcess, free_port
 from magnetar.testing.zookeeper import ZooKeeperServer
 
@@ -246,6 +247,7 @@ def test_three_bookies_and_a_broker(tmp_path: Path) -> None:
     """Over TCP and a real ZooKeeper; a bookie and the broker are killed and come back."""
     with ZooKeeperServer(tmp_path / "zookeeper") as keeper:
         store = f"zk:{keeper.address}/cluster"
+        make_cluster(store)
         bookies = [
             MagnetarProcess(
                 ["bookie", "--metadata-store", store, "--data", str(tmp_path / f"b{n}"), "--port", "0"],

@@ -17,6 +17,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.acknowledged import SendLog, differences
+from magnetar.testing.commands import make_cluster
 from magnetar.testing.processes import MagnetarProcess, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -198,6 +199,7 @@ def cluster(directory: Path) -> Iterator[tuple[MagnetarProcess, list[MagnetarPro
         # Every death costs a session's time-out: the next life must wait for the last one's registration to go.
         store = f"zk:127.0.0.1:{keeper.start()}?session_timeout_s=2"
         stack.callback(keeper.stop)
+        make_cluster(store)
         bookies = []
         for number in range(3):
             data = directory / f"bookie-{number}"

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from magnetar.cli.settings.model import PlatformSettings
 
 VARIABLES = "MAGNETAR_"
+NOTHING: Mapping[str, Any] = {}
 
 
 def load_settings(
-    config: Path | None, environment: Mapping[str, str], options: Mapping[str, Any]
+    config: Path | None,
+    environment: Mapping[str, str],
+    options: Mapping[str, Any],
+    usual: Mapping[str, Any] = NOTHING,
 ) -> PlatformSettings:
     """All settings of this process.
 
@@ -26,12 +30,15 @@ def load_settings(
         config: a YAML file, or one of Pulsar's `.conf` files.
         environment: MAGNETAR_PORT, MAGNETAR_BROKER__MAX_MESSAGE_BYTES and so on.
         options: of the command line, by key; None: not given.
+        usual: what holds for this role where nobody says anything.
     Raises:
         SettingsError: naming file and key.
     """
     from magnetar.cli.settings.model import InvalidSettings, PlatformSettings, build
 
-    found: dict[str, Setting] = {}
+    found: dict[str, Setting] = {
+        key: Setting(key, value, "what is usual for this role") for key, value in usual.items()
+    }
     for setting in _in_order(config, environment, options):
         _check_key(setting, PlatformSettings)
         found[setting.key] = setting

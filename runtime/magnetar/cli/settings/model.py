@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
@@ -39,7 +39,7 @@ class PlatformSettings:
     """Where a role listens, where it keeps its data, how it finds the others; and a section for each room."""
 
     cluster: str = "standalone"
-    """The name of the cluster."""
+    """The name of the cluster. The roles of a cluster take it from the metadata store."""
     data: Path = Path("data")
     """Everything that is kept lies below this directory. One process at a time."""
     host: str = "127.0.0.1"
@@ -50,10 +50,20 @@ class PlatformSettings:
     """For the REST API and /metrics. 0: a free one."""
     bookie_port: Port = 3181
     """For `magnetar bookie`. 0: a free one."""
+    autorecovery_port: Port = 0
+    """For `magnetar autorecovery`: /metrics and /status.html. 0: a free one."""
+    worker_port: Annotated[int, Field(ge=-1, le=65535)] = -1
+    """For `magnetar worker`: a further port for its REST API. 0: a free one, -1: none."""
     bookie_id: str = ""
     """What a bookie is called in ledgers' metadata, for ever. Empty: kept in its data directory when first made."""
     metadata_store: str = ""
-    """rocksdb:/path or zk:host:2181,host:2181/chroot. Empty: a RocksDB below the data directory."""
+    """rocksdb:/path, zk:host:2181,host:2181/chroot or etcd:host:2379/prefix. Empty: a RocksDB below the data directory."""
+    bookie_metadata_store: str = ""
+    """Where ledgers and bookies are recorded, if that is another store than the brokers'. Empty: the same."""
+    session_expired_policy: Literal["reconnect", "shutdown"] = "reconnect"
+    """When the metadata store has given up on this process: go on with a new session, or end with status 75."""
+    bookie_autorecovery: bool = True
+    """Whether `magnetar bookie` also looks for lost copies and makes new ones. False: run `magnetar autorecovery`."""
     drain_s: Seconds = 10.0
     """How long a stop may take to store and answer what was accepted."""
     log_level: Level = "INFO"
@@ -77,6 +87,17 @@ class PlatformSettings:
     """The REST API: limits and time-outs."""
     worker: WorkerSettings
     """The function worker."""
+
+
+def in_cluster(settings: PlatformSettings, cluster: str) -> PlatformSettings:
+    """The settings of a process of `cluster`, whose name the metadata store has told."""
+    return dataclasses.replace(
+        settings,
+        cluster=cluster,
+        broker=settings.broker.model_copy(update={"cluster": cluster}),
+        policies=dataclasses.replace(settings.policies, cluster=cluster),
+        worker=dataclasses.replace(settings.worker, cluster=cluster),
+    )
 
 
 class InvalidSettings(Exception):
