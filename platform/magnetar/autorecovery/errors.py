@@ -2,15 +2,16 @@
 
 AutorecoveryError
     NoAuditor                       nobody carried out the audit that was asked for
-    DecommissionBlocked(bookie)     nothing has moved for long; `ledgers` says what stands in the way
-    EntriesLost(ledger_id, ...)     no replica holds them; only their return, or an operator's consent, helps
+    UnknownBookie(bookie)           no ledger, cookie or registration names it
 
-    EntryUnreadable, NoTarget       within this room: a repair that cannot go on now
+    EntryUnreadable, CopyFailed, NoTarget, LockLost     within this room: a repair that cannot go on now
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+
+from magnetar.protocol.bookie import BookieStatus
 
 
 class AutorecoveryError(Exception):
@@ -23,6 +24,12 @@ class NoAuditor(AutorecoveryError):
             f"no auditor carried out the audit within {waited_s:g} s: start `magnetar autorecovery`, or see why"
             " its processes do not lead (`magnetar autorecovery status`)"
         )
+
+
+class UnknownBookie(AutorecoveryError):
+    def __init__(self, bookie: str) -> None:
+        super().__init__(f"no bookie {bookie!r}: neither a cookie nor a registration nor a ledger names it")
+        self.bookie = bookie
 
 
 class EntryUnreadable(AutorecoveryError):
@@ -38,9 +45,10 @@ class EntryUnreadable(AutorecoveryError):
 class CopyFailed(AutorecoveryError):
     """A target did not take a copy."""
 
-    def __init__(self, ledger_id: int, entry_id: int, bookie: str, reason: str) -> None:
-        super().__init__(f"{bookie} did not take a copy of entry {ledger_id}:{entry_id}: {reason}")
+    def __init__(self, ledger_id: int, entry_id: int, bookie: str, status: BookieStatus) -> None:
+        super().__init__(f"{bookie} did not take a copy of entry {ledger_id}:{entry_id}: {status.name}")
         self.bookie = bookie
+        self.status = status
 
 
 class NoTarget(AutorecoveryError):

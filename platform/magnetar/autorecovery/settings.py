@@ -18,7 +18,7 @@ class AutorecoverySettings:
     ledger closed: an idle one that loses bookies in silence could become unrecoverable."""
     copy_bytes_per_s: float = 64 * MIB
     """The most one worker copies in a second, so that clients keep disks and network to themselves. 0: no limit."""
-    copy_batch_entries: int = 100
+    copy_batch_entries: int = 1000
     """Entries read and written at once while copying. More: quicker, and more in memory."""
     copy_batch_bytes: int = 4 * MIB
     """A batch ends here too; the copies of one batch are in memory at once."""

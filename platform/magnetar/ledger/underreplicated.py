@@ -72,7 +72,7 @@ class LedgerLock:
             return
         self._lose()
         session = self._store.session_id
-        with _telling(f"unlocking ledger {self.ledger_id}"):
+        with telling(f"unlocking ledger {self.ledger_id}"):
             record = await self._store.get(self._path)
             if record is None or record.session != session:
                 return
@@ -108,7 +108,7 @@ class UnderreplicatedLedgers:
             tell: wake the workers. Whoever marks many ledgers tells once, by `tell()`, at the end.
         """
         path = _mark_path(ledger_id)
-        with _telling(f"marking ledger {ledger_id} as under-replicated"):
+        with telling(f"marking ledger {ledger_id} as under-replicated"):
             while True:
                 found = await self._store.get(path)
                 before = () if found is None else _decode(ledger_id, found.value)
@@ -124,11 +124,11 @@ class UnderreplicatedLedgers:
 
     async def tell(self) -> None:
         """Wake whoever watches."""
-        with _telling("telling of under-replicated ledgers"):
+        with telling("telling of under-replicated ledgers"):
             await self._store.put(MARKED_PATH, json.dumps({"version": FORMAT_VERSION}).encode())
 
     async def get(self, ledger_id: int) -> UnderreplicatedLedger | None:
-        with _telling(f"reading the mark of ledger {ledger_id}"):
+        with telling(f"reading the mark of ledger {ledger_id}"):
             found = await self._store.get(_mark_path(ledger_id))
         if found is None:
             return None
@@ -139,7 +139,7 @@ class UnderreplicatedLedgers:
     async def ids(self) -> list[int]:
         """The marked ledgers, ascending."""
         ids: list[int] = []
-        with _telling("listing under-replicated ledgers"):
+        with telling("listing under-replicated ledgers"):
             for high in await self._store.children(MARKS_PATH):
                 for middle in await self._store.children(f"{MARKS_PATH}/{high}"):
                     names = await self._store.children(f"{MARKS_PATH}/{high}/{middle}")
@@ -157,7 +157,7 @@ class UnderreplicatedLedgers:
         Only for the holder of the ledger's lock: another's deletion and a new mark could otherwise look like
         the mark that was read.
         """
-        with _telling(f"clearing the mark of ledger {mark.ledger_id}"):
+        with telling(f"clearing the mark of ledger {mark.ledger_id}"):
             try:
                 await self._store.delete(_mark_path(mark.ledger_id), expected_version=mark.version)
             except NotFound:
@@ -174,7 +174,7 @@ class UnderreplicatedLedgers:
         """
         path = f"{LOCKS_PATH}/{ledger_id:0{_DIGITS}d}"
         value = json.dumps({"version": FORMAT_VERSION, "owner": owner}).encode()
-        with _telling(f"locking ledger {ledger_id}"):
+        with telling(f"locking ledger {ledger_id}"):
             try:
                 await self._store.put(path, value, expected_version=MUST_NOT_EXIST, ephemeral=True)
             except AlreadyExists:
@@ -187,11 +187,11 @@ class UnderreplicatedLedgers:
     async def locks(self) -> dict[int, str]:
         """Who works on which ledger now."""
         owners: dict[int, str] = {}
-        with _telling("listing the locks of under-replicated ledgers"):
+        with telling("listing the locks of under-replicated ledgers"):
             for name in await self._store.children(LOCKS_PATH):
                 record = await self._store.get(f"{LOCKS_PATH}/{name}")
                 if record is not None:
-                    owners[int(name)] = str(_document(f"{LOCKS_PATH}/{name}", record.value)["owner"])
+                    owners[int(name)] = str(decode_record(f"{LOCKS_PATH}/{name}", record.value)["owner"])
         return owners
 
     def watch(self, listener: Listener) -> Watch:
@@ -200,11 +200,11 @@ class UnderreplicatedLedgers:
 
     async def pause(self) -> None:
         """Have nothing audited or repaired, by anyone, until `resume`."""
-        with _telling("pausing autorecovery"):
+        with telling("pausing autorecovery"):
             await self._store.put(DISABLE_PATH, json.dumps({"version": FORMAT_VERSION}).encode())
 
     async def resume(self) -> None:
-        with _telling("resuming autorecovery"):
+        with telling("resuming autorecovery"):
             try:
                 await self._store.delete(DISABLE_PATH)
             except NotFound:
@@ -212,12 +212,13 @@ class UnderreplicatedLedgers:
         await self.tell()
 
     async def paused(self) -> bool:
-        with _telling("asking whether autorecovery is paused"):
+        with telling("asking whether autorecovery is paused"):
             return await self._store.exists(DISABLE_PATH)
 
 
 @contextmanager
-def _telling(what: str) -> Iterator[None]:
+def telling(what: str) -> Iterator[None]:
+    """A store that gives no answer is told as `MetadataUnavailable`, with what was wanted of it."""
     try:
         yield
     except (StoreUnavailable, StoreClosed) as error:
@@ -234,7 +235,7 @@ def _encode(missing: Collection[str]) -> bytes:
 
 
 def _decode(ledger_id: int, value: bytes) -> tuple[str, ...]:
-    document = _document(f"the mark of ledger {ledger_id}", value)
+    document = decode_record(f"the mark of ledger {ledger_id}", value)
     try:
         return tuple(sorted(map(str, document["missing"])))
     except (KeyError, TypeError) as error:
@@ -243,7 +244,12 @@ def _decode(ledger_id: int, value: bytes) -> tuple[str, ...]:
         ) from error
 
 
-def _document(what: str, value: bytes) -> dict[str, Any]:
+def decode_record(what: str, value: bytes) -> dict[str, Any]:
+    """A record of autorecovery: a JSON object of a version that is known.
+
+    Raises:
+        MetadataCorrupt
+    """
     try:
         document: dict[str, Any] = json.loads(value)
         version = document["version"]

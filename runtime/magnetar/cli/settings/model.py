@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from magnetar.admin.settings import AdminSettings
+from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.settings import BookieSettings
 from magnetar.broker.settings import BrokerSettings
 from magnetar.ledger.settings import LedgerClientSettings
@@ -83,6 +84,8 @@ class PlatformSettings:
     """The bookie: journal, caches, entry logs."""
     ledger: LedgerClientSettings
     """The ledger client: patience and windows."""
+    autorecovery: AutorecoverySettings
+    """Autorecovery: how soon lost copies are made anew, and how fast."""
     web: AdminSettings
     """The REST API: limits and time-outs."""
     worker: WorkerSettings
@@ -129,6 +132,7 @@ def build(given: Mapping[str, Any]) -> PlatformSettings:
         "policies": {"cluster": cluster},
         "bookie": {"directory": data / "bookie"},
         "ledger": {},
+        "autorecovery": {},
         "web": {},
         "worker": {"data_dir": data / "worker", "cluster": cluster},
     }

@@ -39,6 +39,11 @@ def _text(text: str) -> str:
     return text
 
 
+def _no_limit_is_zero(text: str) -> float:
+    """Where Pulsar writes -1 for "off", we write 0."""
+    return max(0.0, float(text))
+
+
 def _store(text: str) -> str:
     """`zk:` before a bare list of hosts."""
     return text if text.partition(":")[0] in ("zk", "rocksdb", "memory") else f"zk:{text}"
@@ -140,6 +145,22 @@ TRANSLATIONS: dict[str, Translation] = {
     "flushInterval": Translation("bookie.flush_interval_s", _MILLISECONDS),
     "gcWaitTime": Translation("bookie.gc_interval_s", _MILLISECONDS),
     "minUsableSizeForEntryLogCreation": _same("bookie.free_bytes_min"),
+    # Autorecovery.
+    "lostBookieRecoveryDelay": _same("autorecovery.lost_bookie_recovery_delay_s"),
+    "openLedgerRereplicationGracePeriod": Translation("autorecovery.open_ledger_grace_s", _MILLISECONDS),
+    "rereplicationEntryBatchSize": _same("autorecovery.copy_batch_entries"),
+    "replicationRateByBytes": Translation("autorecovery.copy_bytes_per_s", _no_limit_is_zero),
+    "auditorPeriodicBookieCheckInterval": Translation(
+        "autorecovery.bookie_check_interval_s", _no_limit_is_zero
+    ),
+    "auditorPeriodicCheckInterval": Translation("autorecovery.ledger_check_interval_s", _no_limit_is_zero),
+    "auditorPeriodicPlacementPolicyCheckInterval": Translation(
+        "autorecovery.placement_check_interval_s", _no_limit_is_zero
+    ),
+    "auditorLedgerVerificationPercentage": Translation("autorecovery.ledger_check_share", _scaled(0.01)),
+    "auditorMaxNumberOfConcurrentOpenLedgerOperations": _same("autorecovery.ledger_check_concurrency"),
+    "lockReleaseOfFailedLedgerGracePeriod": Translation("autorecovery.retry_max_s", _MILLISECONDS),
+    "autoRecoveryDaemonEnabled": _same("bookie_autorecovery"),
 }
 
 
