@@ -126,6 +126,14 @@ class LedgerClient:
         last_confirmed = await read_last_confirmed(metadata, surroundings)
         return LedgerReader(metadata, surroundings, last_confirmed=last_confirmed)
 
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Bring a ledger to its end, whoever writes it: that writer is fenced. Returns its metadata, closed.
+
+        Raises:
+            NoSuchLedger, RecoveryFailed, MetadataCorrupt, MetadataUnavailable
+        """
+        return await self._surroundings.tasks.shielded(recover_ledger(ledger_id, self._surroundings))
+
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, if there is one. Its bookies drop its entries when they next collect garbage."""
         await self._surroundings.tasks.shielded(self._surroundings.registry.delete(ledger_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -33,6 +34,6 @@ class Fragment:
         return tuple(self.ensemble[slot] for slot in self.write_slots(entry_id))
 
 
-def replace_slots(ensemble: tuple[str, ...], replacements: dict[int, str]) -> tuple[str, ...]:
+def replace_slots(ensemble: tuple[str, ...], replacements: Mapping[int, str]) -> tuple[str, ...]:
     """`ensemble` with other bookies in some slots."""
     return tuple(replacements.get(slot, bookie) for slot, bookie in enumerate(ensemble))

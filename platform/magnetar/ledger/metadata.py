@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from magnetar.ledger.errors import MetadataCorrupt
-from magnetar.ledger.fragment import Fragment
+from magnetar.ledger.fragment import Fragment, replace_slots
 
 FORMAT_VERSION = 1
 LEDGERS_PATH = "/ledgers"
@@ -84,6 +84,18 @@ class LedgerMetadata:
             raise ValueError(f"a segment at {first_entry} would begin before the last, {last.first_entry}")
         kept = self.segments[:-1] if first_entry == last.first_entry else self.segments
         return replace(self, segments=(*kept, Segment(first_entry, ensemble)))
+
+    def with_replaced(self, first_entry: int, bookies: Mapping[int, str]) -> LedgerMetadata | None:
+        """With other bookies in some slots of the segment that begins at `first_entry`: they hold copies of its
+        entries, durably. None if there is no such segment any more, or one of them is in it already."""
+        for at, segment in enumerate(self.segments):
+            if segment.first_entry == first_entry:
+                ensemble = replace_slots(segment.ensemble, bookies)
+                if len(set(ensemble)) != len(ensemble):
+                    return None
+                replaced = Segment(first_entry, ensemble)
+                return replace(self, segments=(*self.segments[:at], replaced, *self.segments[at + 1 :]))
+        return None
 
     def with_state(self, state: LedgerState) -> LedgerMetadata:
         return replace(self, state=state)
@@ -179,3 +191,15 @@ def ledger_path(ledger_id: int) -> str:
 
 def ledger_id_of(path: str) -> int:
     return int("".join(path.split("/")[-3:]))
+
+
+def replace_in_segments(
+    metadata: LedgerMetadata, first_entry: int, expected: tuple[str, ...], bookies: Mapping[int, str]
+) -> LedgerMetadata | None:
+    """A change for `LedgerRegistry.update`: the segment at `first_entry`, if its ensemble is still `expected`,
+    names `bookies` in these slots. None: nothing is to be changed, look at what is stored."""
+    if not any(each == Segment(first_entry, expected) for each in metadata.segments):
+        return None
+    if not metadata.closed and metadata.segments[-1].first_entry == first_entry:
+        return None  # Its writer or a recovery may be at work on it.
+    return metadata.with_replaced(first_entry, bookies)

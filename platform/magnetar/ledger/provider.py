@@ -10,7 +10,7 @@ from magnetar.ledger.bookie_client import BookieClient, BookieClientSettings
 from magnetar.ledger.errors import MetadataUnavailable
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore, Notification, Watch
-from magnetar.protocol.bookie import AVAILABLE_PATH, BookieAddress, BookieConnection
+from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, BookieAddress, BookieConnection
 
 log = get_logger("magnetar.ledger")
 
@@ -43,12 +43,32 @@ class MetadataBookieProvider:
         Raises:
             MetadataUnavailable: nothing is known yet, and the store does not answer. Later, what is known is used.
         """
+        return {
+            bookie: address for bookie, address in (await self.readable()).items() if not address.read_only
+        }
+
+    async def readable(self) -> Mapping[str, BookieAddress]:
+        """
+        Raises:
+            MetadataUnavailable: as `writable` does.
+        """
         await self._refresh()
-        found = {bookie: address for bookie, address in self._known.items() if not address.read_only}
+        found = dict(self._known)
         for bookie in self._local:
-            if bookie not in self._known:
+            if bookie not in found:
                 found[bookie] = BookieAddress("", "")  # Not registered, and not needing to be.
         return found
+
+    async def known(self) -> set[str]:
+        """
+        Raises:
+            MetadataUnavailable: the store does not answer now. A part would look like bookies that are gone.
+        """
+        try:
+            cookies = await self._metadata.children(COOKIES_PATH)
+        except MetadataError as error:
+            raise MetadataUnavailable("listing cookies", str(error) or type(error).__name__) from error
+        return {*cookies, *await self.readable()}
 
     def connection(self, bookie_id: str) -> BookieConnection:
         local = self._local.get(bookie_id)

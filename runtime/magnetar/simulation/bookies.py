@@ -379,10 +379,18 @@ class MemoryBookies:
     async def writable(self) -> Mapping[str, BookieAddress]:
         """The bookies that are up and take writes: a registration ends some time after its bookie."""
         return {
-            bookie_id: BookieAddress("127.0.0.1:0", str(bookie.starts))
-            for bookie_id, bookie in self._bookies.items()
-            if bookie.up and not bookie.read_only
+            bookie: address for bookie, address in (await self.readable()).items() if not address.read_only
         }
+
+    async def readable(self) -> Mapping[str, BookieAddress]:
+        return {
+            bookie_id: BookieAddress("127.0.0.1:0", str(bookie.starts), bookie.read_only, domain=bookie_id)
+            for bookie_id, bookie in self._bookies.items()
+            if bookie.up
+        }
+
+    async def known(self) -> set[str]:
+        return set(self._bookies)
 
     def connection(self, bookie_id: str) -> FaultyConnection:
         connection = self._connections.get(bookie_id)

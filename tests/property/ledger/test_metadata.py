@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from magnetar.ledger.metadata import (
     encode_metadata,
     ledger_id_of,
     ledger_path,
+    replace_in_segments,
 )
 
 
@@ -78,3 +81,35 @@ def test_an_ensemble_that_names_a_bookie_twice_is_refused() -> None:
     value = LedgerMetadata(1, 2, 2, 1, (Segment(0, ("a", "a")),), "t", 0)
     with pytest.raises(MetadataCorrupt, match="different bookies"):
         decode_metadata(1, encode_metadata(value))
+
+
+CLOSED = LedgerMetadata(
+    7,
+    3,
+    2,
+    2,
+    (Segment(0, ("a", "b", "c")), Segment(10, ("a", "d", "c"))),
+    "t",
+    0,
+    state=LedgerState.CLOSED,
+    last_entry=19,
+    length=190,
+)
+
+
+def test_a_closed_fragment_changes_by_substitution_only() -> None:
+    changed = replace_in_segments(CLOSED, 0, ("a", "b", "c"), {1: "e"})
+    assert changed == replace(CLOSED, segments=(Segment(0, ("a", "e", "c")), CLOSED.segments[1]))
+    assert replace_in_segments(CLOSED, 10, ("a", "d", "c"), {0: "b", 2: "e"}) is not None
+    assert replace_in_segments(CLOSED, 0, ("a", "x", "c"), {1: "e"}) is None, (
+        "another has changed it meanwhile"
+    )
+    assert replace_in_segments(CLOSED, 5, ("a", "b", "c"), {1: "e"}) is None, "no such segment"
+    assert replace_in_segments(CLOSED, 0, ("a", "b", "c"), {1: "c"}) is None, "it is in the ensemble already"
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+def test_the_last_fragment_of_a_ledger_that_is_not_closed_is_let_alone(state: LedgerState) -> None:
+    ledger = CLOSED.with_state(state)
+    assert replace_in_segments(ledger, 10, ("a", "d", "c"), {1: "e"}) is None
+    assert replace_in_segments(ledger, 0, ("a", "b", "c"), {1: "e"}) is not None
