@@ -26,7 +26,7 @@ async def bookie(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
         parts.callback(directory.release)
         stores = await parts.enter_async_context(cluster_stores(settings))
         directory.belongs_to(stores.identity.instance_id, stores.identity.cluster)
-        address = f"{reachable(settings.host)}:{port}"
+        address = f"{settings.broker.advertised_host or reachable(settings.host)}:{port}"
         stored, registration = await parts.enter_async_context(
             running_bookie(settings, stores.bookies, settings.bookie_id or directory.id, address)
         )

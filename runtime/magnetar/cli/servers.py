@@ -130,16 +130,17 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, metavar="DIR", help=f"{kept} (default: ./data)")
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, help=f"{_PORTS[name]}; 0: a free one")
-    if name in ("standalone", "broker", "worker"):
-        default = 6750 if name == "worker" else 8080
-        parser.add_argument(
-            "--web-port", type=int, help=f"port of the REST API; 0: a free one (default: {default})"
-        )
+    if name != "autorecovery":
         parser.add_argument(
             "--advertised-host",
             "--advertised-address",
             metavar="NAME",
-            help="what clients are told to connect to (default: --host, or this machine's name for 0.0.0.0)",
+            help="what others are told to connect to (default: --host, or this machine's name for 0.0.0.0)",
+        )
+    if name in ("standalone", "broker", "worker"):
+        default = 6750 if name == "worker" else 8080
+        parser.add_argument(
+            "--web-port", type=int, help=f"port of the REST API; 0: a free one (default: {default})"
         )
         parser.add_argument("--ensemble", type=int, metavar="E", help="bookies each ledger is spread over")
         parser.add_argument("--write-quorum", type=int, metavar="QW", help="copies of each entry")

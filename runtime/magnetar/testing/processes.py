@@ -153,6 +153,10 @@ class MagnetarProcess:
         """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
+    def exit_status(self) -> int | None:
+        """Of a process that has ended; None while it runs, or before its first start."""
+        return None if self._process is None else self._process.poll()
+
     def wait(self, timeout_s: float) -> int:
         """Wait until it ends by itself. Returns the exit status."""
         return self._running().wait(timeout_s)
