@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Sequence
 
 from magnetar.environment.clock import Clock, SystemClock
@@ -87,6 +88,7 @@ class MemoryStore:
         "_ensemble",
         "_ephemerals",
         "_listeners",
+        "lease_until",
         "session_id",
         "watches",
     )
@@ -98,6 +100,8 @@ class MemoryStore:
         self._ephemerals: dict[str, None] = {}
         self._listeners = SessionListeners()
         self.session_id = session_id
+        self.lease_until = math.inf
+        """Simulations shorten it."""
         self.watches = WatchRegistry()
 
     async def get(self, path: str) -> Versioned | None:

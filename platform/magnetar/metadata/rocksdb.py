@@ -13,6 +13,7 @@ Directory: `FORMAT` (version of this layout), `LOCKED_BY`, `records/` (RocksDB; 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -121,6 +122,7 @@ class RocksDBStore:
         self._ephemerals: dict[str, None] = {}
         self._watches = WatchRegistry()
         self._listeners = SessionListeners()
+        self.lease_until = math.inf  # No other process can open the directory.
         self.session_id = f"rocksdb-{os.urandom(8).hex()}"
 
     @classmethod

@@ -80,6 +80,14 @@ class MetadataStore(Protocol):
         """Names the current session: the `Versioned.session` of our own ephemerals."""
         ...
 
+    @property
+    def lease_until(self) -> float:
+        """Until when, by `time.monotonic()`, the store cannot have given this session's ephemerals away.
+
+        Infinite where nobody else could take them; minus infinite where there is no session.
+        """
+        ...
+
     async def get(self, path: str) -> Versioned | None: ...
 
     async def put(

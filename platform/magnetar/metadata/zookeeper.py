@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -47,6 +49,10 @@ from magnetar.metadata.watches import SessionListeners
 from magnetar.metadata.zookeeper_watch import SubtreeWatch
 
 SESSION_TIMEOUT_S = 10.0
+_LEASE = 0.5
+"""The share of a session's time-out that a lease lasts, counted from when a request was sent that the leader answered.
+The rest is for ticks: followers tell the leader of the sessions they hear from with a delay of up to half a tick."""
+_HEARTBEAT = 1 / 6
 
 _UNAVAILABLE = (
     zk.ConnectionLoss,
@@ -75,6 +81,8 @@ class ZooKeeperStore:
         self._was_connected = False
         self._expired = False
         self._closed = False
+        self._lease_until = -math.inf
+        self._lease_timer: asyncio.TimerHandle | None = None
         self._listeners = SessionListeners()
         self._watches: set[SubtreeWatch] = set()
         self._client.add_listener(self._from_kazoo)
@@ -113,6 +121,10 @@ class ZooKeeperStore:
     def session_id(self) -> str:
         client_id = self._client.client_id
         return "" if client_id is None else _session_name(client_id[0])
+
+    @property
+    def lease_until(self) -> float:
+        return self._lease_until
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
@@ -202,6 +214,8 @@ class ZooKeeperStore:
         self._listeners.clear()
         for watch in list(self._watches):
             watch.cancel()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
         self._client.remove_listener(self._from_kazoo)
         await asyncio.to_thread(self._stop_client)
 
@@ -229,6 +243,23 @@ class ZooKeeperStore:
                 self._to_loop(on_event)
 
         return from_kazoo
+
+    # The lease.
+
+    def _prolong_lease(self) -> None:
+        """Ask the leader for a sign of life of this session, and again a little later."""
+        if self._closed:
+            return
+        self._lease_timer = self._loop.call_later(self._timeout_s * _HEARTBEAT, self._prolong_lease)
+        if self._connected.is_set():
+            session, sent = self._client.client_id, time.monotonic()
+            self._client.sync_async("/").rawlink(
+                lambda done: self._to_loop(self._lease_prolonged, done, session, sent)
+            )
+
+    def _lease_prolonged(self, done: IAsyncResult, session: Any, sent: float) -> None:
+        if done.exception is None and session == self._client.client_id and not self._expired:
+            self._lease_until = max(self._lease_until, sent + self._timeout_s * _LEASE)
 
     # Asking.
 
@@ -307,11 +338,15 @@ class ZooKeeperStore:
         elif state == KazooState.LOST:
             self._connected.clear()
             self._expired = True
+            self._lease_until = -math.inf
             self._tell(SessionState.EXPIRED)
         else:
             self._connected.set()
             again = self._was_connected and not self._expired
             self._was_connected, self._expired = True, False
+            if self._lease_timer is not None:
+                self._lease_timer.cancel()
+            self._prolong_lease()
             self._tell(SessionState.REESTABLISHED if again else SessionState.CONNECTED)
             for watch in list(self._watches):
                 watch.look_everywhere()

@@ -51,6 +51,10 @@ class FaultyStore:
     def session_id(self) -> str:
         return self._store.session_id
 
+    @property
+    def lease_until(self) -> float:
+        return self._store.lease_until
+
     async def get(self, path: str) -> Versioned | None:
         return await self._ask(lambda: self._store.get(path))
 
