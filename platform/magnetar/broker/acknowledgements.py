@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from magnetar.broker.errors import BrokerError, as_broker_error
+from magnetar.broker.errors import BrokerError, ServiceNotReady, as_broker_error
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import Position
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -129,10 +129,14 @@ class Acknowledgements:
                     subscription=self._subscription.name,
                     reason=str(failure),
                 )
+            topic = self._subscription.topic
+            if error is None and not topic.ours and not await topic.until_ours():
+                error = ServiceNotReady(f"topic {topic.name} is another broker's now: look it up again")
             for consumer, request_id in waiting:
-                consumer.peer.send(
-                    commands.ack_response(consumer.identifier, request_id)
-                    if error is None
-                    else commands.ack_response(consumer.identifier, request_id, error.code, str(error))
-                )
+                if error is None:
+                    consumer.peer.send_claim(commands.ack_response(consumer.identifier, request_id))
+                else:
+                    consumer.peer.send(
+                        commands.ack_response(consumer.identifier, request_id, error.code, str(error))
+                    )
         self._flushing = None

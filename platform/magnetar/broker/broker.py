@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.connection import Connection
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.errors import ListenerNotFound
+from magnetar.broker.errors import ListenerNotFound, MetadataFailed, TooManyRequests
+from magnetar.broker.lease import Lease
 from magnetar.broker.limits import PublishBudget
 from magnetar.broker.metrics import broker_samples
 from magnetar.broker.ownership import BrokerAddress, Ownership
@@ -85,6 +86,7 @@ class Broker:
             authorizer=authorizer,
             schemas=self.schemas,
             budget=PublishBudget(settings.max_pending_publish_bytes),
+            lease=Lease(metadata, clock),
         )
         self.topics = TopicRegistry(self.context, lambda: self.ownership)
         self.topic_lists = TopicLists(self.context, self.topics)
@@ -97,6 +99,8 @@ class Broker:
         self.connections_opened = 0
         self.connections_closed = 0
         self.lookups = 0
+        self.parked = 0
+        """Requests that wait until it is known who serves what."""
         self.ready = False
         self._server: asyncio.Server | None = None
         self._producer_names = ""
@@ -149,6 +153,7 @@ class Broker:
         for connection in list(self.connections):
             connection.close("the broker is shutting down")
         await asyncio.wait((draining,), timeout=deadline_s)
+        self.context.lease.close()
         log.info("broker.stopped", service_url=self.service_url)
 
     async def _drain(self) -> None:
@@ -156,6 +161,7 @@ class Broker:
         await self.ownership.release_all()
 
     def _bundle_lost(self, bundle: Bundle) -> None:
+        self.topics.lose_bundle(bundle)  # At once; the closing that follows takes its time.
         self.context.tasks.start(self.topics.unload_bundle(bundle), f"unload bundle {bundle}, which was lost")
 
     async def _keep_house(self) -> None:
@@ -206,6 +212,24 @@ class Broker:
             )
         owner = await self.ownership.owner(await self.topics.bundle(name))
         return LookupResult(owner.broker_url, owner.web_url, here=owner == self.ownership.address)
+
+    async def until_sure(self) -> None:
+        """Wait while it is in doubt what this broker owns.
+
+        Raises:
+            MetadataFailed: the doubt lasts.
+            TooManyRequests: too many wait already.
+        """
+        settings = self.settings
+        if self.parked >= settings.parked_requests_max:
+            raise TooManyRequests(f"{self.parked} requests wait already until it is known who serves what")
+        self.parked += 1
+        try:
+            if not await self.context.lease.until_sure(settings.lookup_wait_s):
+                # Not ServiceNotReady: clients in C++ close connections over it that other producers still use.
+                raise MetadataFailed("the metadata store has not answered for a while: retry")
+        finally:
+            self.parked -= 1
 
     async def new_producer_name(self) -> str:
         """A name no producer of this cluster has."""

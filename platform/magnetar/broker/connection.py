@@ -75,6 +75,8 @@ class Connection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flush_planned = False
+        self._claims = False
+        """Whether anything of what is queued is true only while we own what it speaks of."""
         self._transport_full = False
         self._pauses: set[_Pause] = set()
         self._publishes = 0
@@ -183,6 +185,8 @@ class Connection(asyncio.Protocol):
     async def _answer(self, route: Route, body: Message) -> None:
         """Ask for permission, do it, or say why not."""
         try:
+            if not self.context.lease.sure:
+                await self.broker.until_sure()
             await self.context.authorizer.authorize(self.role, route.action, route.resource(self, body))
             assert route.handler is not None
             await route.handler(self, body)
@@ -227,9 +231,14 @@ class Connection(asyncio.Protocol):
         self._out_bytes += len(frame)
         self._plan_flush()
 
+    def send_claim(self, frame: bytes) -> None:
+        self._claims = True
+        self.send(frame)
+
     def send_parts(self, parts: Sequence[Buffer]) -> None:
         if self._state is _State.CLOSED:
             return
+        self._claims = True
         self._out.extend(parts)
         self._out_bytes += sum(map(len, parts))
         self._plan_flush()
@@ -246,6 +255,12 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing() or not self._out:
             return
+        if self._claims:
+            self._claims = False
+            if not self.context.lease.sure:
+                # Between queueing and now we were stopped for long: others may own by now what it speaks of.
+                self.abort("the lease ran out before what was queued could be sent")
+                return
         out, self._out = self._out, []
         held_back = self._out_bytes > self.settings.write_buffer_bytes
         self._out_bytes = 0

@@ -13,6 +13,7 @@ from magnetar.environment.logs import get_logger
 if TYPE_CHECKING:
     import random
 
+    from magnetar.broker.lease import Lease
     from magnetar.broker.schemas import SchemaRegistry
     from magnetar.broker.settings import BrokerSettings
     from magnetar.environment.clock import Clock
@@ -63,4 +64,5 @@ class BrokerContext:
     authorizer: Authorizer
     schemas: SchemaRegistry
     budget: PublishBudget
+    lease: Lease
     tasks: TaskOwner = field(default_factory=TaskOwner)

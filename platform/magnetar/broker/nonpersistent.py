@@ -60,7 +60,7 @@ class NonPersistentSubscription(SubscriptionBase):
         """Deliver a message, or drop it."""
         dispatcher = self.dispatcher
         candidates = self._filters.sift((entry,), lambda _: None).candidates
-        if dispatcher is None or not candidates:
+        if dispatcher is None or not candidates or not self.topic.ours:
             self.drops.count += messages
             return
         dispatcher.offer(candidates, replayed=False)

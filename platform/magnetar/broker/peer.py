@@ -52,6 +52,11 @@ class Peer(Protocol):
         """Queue one frame in parts."""
         ...
 
+    def send_claim(self, frame: bytes) -> None:
+        """Queue a frame that is only true while we own what it speaks of: the connection ends sooner than that it
+        leaves after the lease. Messages, `send_parts`, are such frames too."""
+        ...
+
     async def is_alive(self) -> bool:
         """Whether it answers a ping in time. Evict the holder of a name only if not."""
         ...

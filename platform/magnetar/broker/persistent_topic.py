@@ -313,8 +313,14 @@ class PersistentTopic(Topic):
 
     async def close(self) -> None:
         self.closing = True
-        await self._publishing.drained(_DRAIN_S)
-        self.disconnect_producers()
+        if (
+            self.lost
+        ):  # What is on its way is for the next owner to find, or not: its producers send it again there.
+            self.disconnect_producers()
+            self.ledger.fence("the topic's bundle was lost")
+        else:
+            await self._publishing.drained(_DRAIN_S)
+            self.disconnect_producers()
         async with self._subscribing:
             for subscription in list(self.subscriptions.values()):
                 await subscription.close()

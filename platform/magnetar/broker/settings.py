@@ -65,6 +65,11 @@ class BrokerSettings(BaseModel):
     deduplication_inactivity_s: float = Field(default=360 * 60.0, gt=0)
     """Deduplication: how long a producer that is gone is remembered."""
 
+    lookup_wait_s: float = Field(default=10.0, gt=0)
+    """How long a look-up waits for its topic's bundle to get an owner, where that has died, or for the metadata store.
+    Waiting is quicker than being refused: a client that is refused backs off."""
+    parked_requests_max: int = Field(default=10_000, ge=1)
+    """How many requests may wait so at one time; more are refused."""
     topic_load_timeout_s: float = Field(default=60.0, gt=0)
     """How long a request waits for its topic to load."""
     metadata_bytes_max: int = Field(default=1024, ge=0)

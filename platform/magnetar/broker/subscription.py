@@ -116,6 +116,9 @@ class Subscription(SubscriptionBase):
         dispatcher = self.dispatcher
         if dispatcher is None:
             return False
+        if not self.topic.ours:
+            self._wait_for_lease()
+            return False
         if isinstance(dispatcher, SharedDispatcher) and dispatcher.replay_count:
             return True
         if dispatcher.room() <= 0:
@@ -155,6 +158,9 @@ class Subscription(SubscriptionBase):
         """Read what is wanted most. False, without having waited, when nothing is."""
         dispatcher = self.dispatcher
         if dispatcher is None or self.closed or self._resetting is not None:
+            return False
+        if not self.topic.ours:
+            self._wait_for_lease()
             return False
         settings = self.topic.settings
         positions = dispatcher.replays(settings.dispatch_entries)
@@ -238,6 +244,9 @@ class Subscription(SubscriptionBase):
     def _send_ready(self) -> None:
         if self.dispatcher is None:
             return
+        if not self.topic.ours:
+            self._wait_for_lease()
+            return
         deliveries = self.dispatcher.take()
         if not deliveries:
             return
@@ -252,6 +261,11 @@ class Subscription(SubscriptionBase):
             if delivery.redeliveries:
                 self.redelivered.count += delivery.candidate.messages
         self.last_delivery_ms = now_ms
+
+    def _wait_for_lease(self) -> None:
+        """What is ready stays ready: it goes out when we are sure to own the topic, or never from here."""
+        if not self.topic.lost:
+            self.topic.lease.when_sure(self.wake)
 
     # What consumers ask.
 

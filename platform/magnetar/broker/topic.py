@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker import stats
 from magnetar.broker.errors import (
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = get_logger("magnetar.broker")
 
+_LOOK_WHETHER_LOST_S: Final = 0.5
+
 
 class Topic(ABC):
     """A topic that this broker serves."""
@@ -48,11 +50,25 @@ class Topic(ABC):
         self.exclusivity: Exclusivity[Producer] = Exclusivity()
         self.closing = False
         """Whether it takes nothing more here: it is being unloaded or deleted."""
+        self.lost = False
+        """Whether its bundle is another broker's by now, or may be."""
+        self.lease = context.lease
         self.terminated = False
         self.flow_in = stats.Flow()
         self.flow_out = stats.Flow()
         self.created_ms = context.clock.time_ms()
         self.last_publish_ms = 0
+
+    @property
+    def ours(self) -> bool:
+        """Whether nobody else can serve the topic now: asked before anything of it is delivered or receipted."""
+        return not self.lost and self.lease.sure
+
+    async def until_ours(self) -> bool:
+        """Wait out a doubt. False: the topic is lost."""
+        while not self.lost and not self.lease.sure:
+            await self.lease.until_sure(_LOOK_WHETHER_LOST_S)
+        return not self.lost
 
     # Producers.
 

@@ -40,6 +40,8 @@ class TopicRegistry:
         self._topics: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self._closing: dict[TopicName, asyncio.Task[None]] = {}
+        self._bundles: dict[TopicName, Bundle] = {}
+        """Of the topics in memory: the bundle by which each is ours."""
         self._shutting_down = False
         self.load_failures = 0
         self.loads = 0
@@ -110,6 +112,7 @@ class TopicRegistry:
                 f"bundle {owned.bundle} was lost while {name} was loading: look it up again"
             )
         self._topics[name] = topic
+        self._bundles[name] = owned.bundle
         self.loads += 1
         milliseconds = round((self._context.clock.monotonic() - began) * 1000, 1)
         log.info("topic.loaded", topic=str(name), epoch=owned.epoch, milliseconds=milliseconds)
@@ -294,13 +297,17 @@ class TopicRegistry:
 
     async def unload_bundle(self, bundle: Bundle) -> int:
         """Drop all topics of a bundle. Returns how many there were."""
-        names = [
-            topic.name
-            for topic in self.loaded()
-            if topic.name.namespace_name == bundle.namespace and await self.bundle(topic.name) == bundle
-        ]
+        names = self._in_bundle(bundle)
         await asyncio.gather(*(self.unload(name) for name in names))
         return len(names)
+
+    def lose_bundle(self, bundle: Bundle) -> None:
+        """A bundle is, or may be, another broker's: from this call on nothing of its topics is delivered or receipted."""
+        for name in self._in_bundle(bundle):
+            self._topics[name].lost = True
+
+    def _in_bundle(self, bundle: Bundle) -> list[TopicName]:
+        return [name for name, its in self._bundles.items() if its == bundle]
 
     async def close_all(self) -> None:
         """Drop everything, and load nothing more."""
@@ -326,6 +333,7 @@ class TopicRegistry:
         finally:
             if self._topics.get(topic.name) is topic:
                 del self._topics[topic.name]
+                del self._bundles[topic.name]
             self._closing.pop(topic.name, None)
 
     # Keeping up.

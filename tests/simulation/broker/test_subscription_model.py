@@ -60,6 +60,9 @@ class Client:
         for each in self._decoder.feed(frame):
             self._heard(self, each.command, b"")
 
+    def send_claim(self, frame: bytes) -> None:
+        self.send(frame)
+
     def send_parts(self, parts: Sequence[Any]) -> None:
         for each in self._decoder.feed(b"".join(parts)):
             assert each.payload is not None

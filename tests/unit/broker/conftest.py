@@ -33,8 +33,8 @@ async def start_broker(logs: MemoryLogs) -> AsyncIterator[StartBroker]:
     started: list[Broker] = []
     stores: list[Any] = []
 
-    async def start(defaults: PolicyDefaults | None = None, **settings: Any) -> Broker:
-        store = await open_store("memory:")
+    async def start(defaults: PolicyDefaults | None = None, *, store: Any = None, **settings: Any) -> Broker:
+        store = store or await open_store("memory:")
         stores.append(store)
         resources = Resources(store, defaults)
         broker = Broker(

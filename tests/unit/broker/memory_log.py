@@ -303,7 +303,7 @@ class MemoryLog:
     def on_fenced(self, listener: Callable[[], None]) -> None:
         self._fenced.append(listener)
 
-    def fence(self) -> None:
+    def fence(self, reason: str = "") -> None:
         for listener in self._fenced:
             listener()
 

@@ -296,7 +296,7 @@ async def last_message_id(connection: Connection, command: CommandGetLastMessage
     mark_delete = (-1, -1)
     if isinstance(subscription, Subscription):
         mark_delete = (subscription.cursor.mark_delete.ledger_id, subscription.cursor.mark_delete.entry_id)
-    connection.send(commands.last_message_id(command.request_id, last, mark_delete))
+    connection.send_claim(commands.last_message_id(command.request_id, last, mark_delete))
 
 
 async def consumer_stats(connection: Connection, command: CommandConsumerStats) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
     """Name the broker that serves a topic. Makes no topic, but a broker take its bundle."""
     found = await connection.broker.lookup(TopicName.parse(command.topic), command.advertised_listener_name)
-    connection.send(
+    connection.send_claim(
         commands.lookup_response(
             command.request_id,
             found.broker_url,

@@ -48,7 +48,7 @@ async def topics_of_namespace(connection: Connection, command: CommandGetTopicsO
             log.info("topic_pattern.left_to_the_client", pattern=command.topics_pattern, reason=str(error))
     digest = topics_hash(topics)
     changed = digest != command.topics_hash
-    connection.send(
+    connection.send_claim(
         commands.topics_of_namespace(
             command.request_id,
             topics if changed else (),
@@ -67,7 +67,7 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
     watcher = await connection.broker.topic_lists.watch(
         NamespaceName.parse(command.namespace),
         command.topics_pattern,
-        lambda new, deleted, digest: connection.send(
+        lambda new, deleted, digest: connection.send_claim(
             commands.watch_topic_update(command.watcher_id, new, deleted, digest)
         ),
     )
@@ -77,7 +77,9 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
     connection.watchers[command.watcher_id] = watcher
     digest = topics_hash(watcher.topics)
     topics = () if digest == command.topics_hash else watcher.topics
-    connection.send(commands.watch_topic_list_success(command.request_id, command.watcher_id, topics, digest))
+    connection.send_claim(
+        commands.watch_topic_list_success(command.request_id, command.watcher_id, topics, digest)
+    )
     watcher.begin()
 
 
