@@ -10,12 +10,13 @@ passed before the fence is seen by the reads that follow it, and nothing passes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from magnetar.bookie.answers import Answers
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directory import JOURNAL, Cookie, open_directory
 from magnetar.bookie.door import Door, WaitingAdd
@@ -24,11 +25,13 @@ from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.lac_waits import LacWaits
 from magnetar.bookie.ledger_table import LedgerState, LedgerTable
+from magnetar.bookie.mode import Mode
 from magnetar.bookie.read_cache import ReadCache
-from magnetar.bookie.reads import Reader, ReadFailed
+from magnetar.bookie.reads import Reader
 from magnetar.bookie.record import Kind, encode_explicit_lac, encode_registration
 from magnetar.bookie.segments import Segments
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.space import Fullness
 from magnetar.bookie.startup import replay_journal
 from magnetar.bookie.storage import Storage
 from magnetar.bookie.write_cache import CacheHalf, Parts, WriteCache
@@ -40,10 +43,7 @@ from magnetar.environment.errors import DiskFailed
 from magnetar.environment.logs import get_logger
 from magnetar.metrics.sample import Sample, counter, gauge
 from magnetar.protocol.bookie import (
-    LAST_ENTRY,
     MAX_ENTRY_BYTES,
-    MAX_LIST_RANGES,
-    MAX_RUN_BYTES,
     NO_LAC,
     AddDone,
     AddFlags,
@@ -58,8 +58,7 @@ from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, ent
 
 _READ_ONLY_CHECK_S = 5.0
 _PARTS_MAX = 6
-_NEWS = 0.02
-"""By this share of the disk free space must change before others are told."""
+_URGENT = AddFlags.RECOVERY | AddFlags.HIGH_PRIORITY
 _OK = BookieStatus.OK
 _T = TypeVar("_T")
 
@@ -98,15 +97,20 @@ class Bookie:
         self.read_only = False
         self.on_mode_change: Callable[[], None] | None = None
         """Called when `read_only` has changed, or free space by much."""
-        self.free_bytes = 0
-        """Space on its disk when that was last looked at."""
-        self.total_bytes = 0
         self._disk = disk
         self._clock = clock
         self._on_disk_failure = on_disk_failure
         self._serving = False
         self._cookie: Cookie | None = None
-        self._read_only_timer: asyncio.TimerHandle | None = None
+        self._space_timer: asyncio.TimerHandle | None = None
+        self._mode = Mode(
+            settings.watermarks,
+            on_read_only=self._on_read_only,
+            on_news=self._on_news,
+            on_filling=self._on_filling,
+        )
+        self.on_disk_filling: Callable[[], None] | None = None
+        """Called when the disk has become fuller by a watermark: time to collect garbage."""
         self.adds = 0
         self.add_bytes = 0
         self.reads = 0
@@ -136,6 +140,7 @@ class Bookie:
         self._table, self._cache, self._journal = running.table, running.cache, running.journal
         self._read_cache = ReadCache(settings.read_cache_bytes)
         self._reader = Reader(self._cache, self._read_cache, running.storage, self._read_threads)
+        self._answers = Answers(self._table, self._reader, self._lac_waits, self._doubt)
         self._door = Door(
             wait_s=settings.add_wait_s,
             max_bytes=settings.waiting_adds_bytes,
@@ -155,7 +160,7 @@ class Bookie:
             on_failure=self._on_disk_failure,
         )
         self._journal.on_acknowledged = self._let_in
-        self.total_bytes = running.total_bytes
+        self._mode.total_bytes = running.total_bytes
         self._check_space(running.free_bytes)
         self._serving = True
         if self._checkpointer.is_needed:
@@ -229,8 +234,8 @@ class Bookie:
             return
         self._serving = False
         self._lac_waits.wake_all()
-        if self._read_only_timer is not None:
-            self._read_only_timer.cancel()
+        if self._space_timer is not None:
+            self._space_timer.cancel()
         self._door.close()
         await self._journal.stop()
         flushed = await self._last_checkpoint()
@@ -300,7 +305,7 @@ class Bookie:
 
     def _on_checkpoint(self) -> None:
         self._let_in()
-        if self._serving and not self.read_only:
+        if self._serving:
             self._check_space(self._checkpointer.free_bytes)
 
     def _admit_waiting(self, add: WaitingAdd) -> None:
@@ -332,7 +337,7 @@ class Bookie:
             )
             self._refuse(done, BookieStatus.BAD_REQUEST)
             return
-        if self.read_only and not flags:
+        if self.read_only and (not flags & _URGENT or self._mode.fullness is Fullness.RESERVED):
             self._refuse(done, BookieStatus.READ_ONLY)
             return
         state = self._table.get(ledger_id)
@@ -395,13 +400,13 @@ class Bookie:
             log.info("ledger.fenced", ledger_id=ledger_id)
         return _OK, state.fencing
 
-    async def _fence_durable(self, fencing: asyncio.Future[None] | None) -> BookieStatus:
-        """Every answer to a fencing request waits here, whatever it says."""
-        if fencing is None:
+    async def _durable(self, written: asyncio.Future[None] | None) -> BookieStatus:
+        """Every answer to a written request waits here, whatever it says."""
+        if written is None:
             return _OK
         try:
             async with asyncio.timeout(self.settings.fence_wait_s):
-                await asyncio.shield(fencing)
+                await asyncio.shield(written)
         except TimeoutError:
             return BookieStatus.TIMEOUT
         return _OK
@@ -414,31 +419,12 @@ class Bookie:
         if not self._serving:
             return EntryRead(BookieStatus.UNREACHABLE)
         self.reads += 1
-        fencing = None
-        if fence:
-            status, fencing = self._fence(ledger_id, master_key)
-            if status is not _OK:
-                return EntryRead(status)
-        answer = await self._read_entry(ledger_id, entry_id)
-        status = await self._fence_durable(fencing)
+        status, fencing = self._fence(ledger_id, master_key) if fence else (_OK, None)
+        if status is not _OK:
+            return EntryRead(status)
+        answer = await self._answers.entry(ledger_id, entry_id)
+        status = await self._durable(fencing)
         return answer if status is _OK else EntryRead(status)
-
-    async def _read_entry(self, ledger_id: int, entry_id: int) -> EntryRead:
-        state = self._table.get(ledger_id)
-        if state is None:
-            return EntryRead(BookieStatus.NO_SUCH_LEDGER)
-        try:
-            if entry_id == LAST_ENTRY:
-                entry = await self._reader.last(state)
-            elif entry_id < 0:
-                return EntryRead(BookieStatus.BAD_REQUEST)
-            else:
-                entry = await self._reader.entry(ledger_id, entry_id)
-        except ReadFailed:
-            return EntryRead(BookieStatus.IO_ERROR, lac=state.lac)
-        if entry is None:
-            return EntryRead(self._absent(BookieStatus.NO_SUCH_ENTRY), lac=state.lac)
-        return EntryRead(_OK, entry, state.lac)
 
     async def read_entries(
         self, ledger_id: int, first: int, count: int, max_bytes: int, *, background: bool = False
@@ -446,83 +432,35 @@ class Bookie:
         if not self._serving:
             return BookieStatus.UNREACHABLE, []
         self.reads += 1
-        if first < 0 or count < 1:
-            return BookieStatus.BAD_REQUEST, []
-        if ledger_id not in self._table:
-            return BookieStatus.NO_SUCH_LEDGER, []
-        try:
-            entries = await self._reader.run(ledger_id, first, count, min(max_bytes, MAX_RUN_BYTES))
-        except ReadFailed:
-            return BookieStatus.IO_ERROR, []
-        return (_OK, entries) if entries else (self._absent(BookieStatus.NO_SUCH_ENTRY), [])
+        return await self._answers.run(ledger_id, first, count, max_bytes)
 
     async def read_lac(self, ledger_id: int, *, fence: bool = False, master_key: bytes = b"") -> LacRead:
         if not self._serving:
             return LacRead(BookieStatus.UNREACHABLE)
         self.reads += 1
-        fencing = None
-        if fence:
-            status, fencing = self._fence(ledger_id, master_key)
-            if status is not _OK:
-                return LacRead(status)
-        answer = await self._read_lac(ledger_id)
-        status = await self._fence_durable(fencing)
+        status, fencing = self._fence(ledger_id, master_key) if fence else (_OK, None)
+        if status is not _OK:
+            return LacRead(status)
+        answer = await self._answers.lac(ledger_id)
+        status = await self._durable(fencing)
         return answer if status is _OK else LacRead(status)
-
-    async def _read_lac(self, ledger_id: int) -> LacRead:
-        state = self._table.get(ledger_id)
-        if state is None:
-            return LacRead(BookieStatus.NO_SUCH_LEDGER)
-        try:
-            entry = await self._reader.last(state)
-        except ReadFailed:
-            return LacRead(BookieStatus.IO_ERROR)
-        status = self._absent(_OK)  # A tail in doubt might be longer, and its LAC higher.
-        if entry is None:
-            return LacRead(status, state.lac)
-        return LacRead(status, state.lac, ENTRY_HEADER.unpack_from(entry)[1], entry)
 
     async def list_entries(self, ledger_id: int) -> EntryList:
         if not self._serving:
             return EntryList(BookieStatus.UNREACHABLE)
         self.reads += 1
-        if ledger_id not in self._table:
-            return EntryList(self._absent(BookieStatus.NO_SUCH_LEDGER))
-        try:
-            ranges = await self._reader.ranges(ledger_id)
-        except ReadFailed:
-            return EntryList(BookieStatus.IO_ERROR)
-        if len(ranges) > MAX_LIST_RANGES:
-            return EntryList(BookieStatus.UNKNOWN)
-        return EntryList(self._absent(_OK), tuple(ranges))
+        return await self._answers.list(ledger_id)
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_s: float) -> LacRead:
         if not self._serving:
             return LacRead(BookieStatus.UNREACHABLE)
-        if ledger_id < 0:
-            return LacRead(BookieStatus.BAD_REQUEST)
         self.reads += 1
-        state = self._table.get(ledger_id)
-        if state is not None:
-            try:
-                await self._reader.learn_tail(state)
-            except ReadFailed:
-                return LacRead(BookieStatus.IO_ERROR)
-        if state is None or not (state.lac > above or state.fenced):
-            if self._lac_waits.is_full:
-                return LacRead(BookieStatus.TOO_MANY_REQUESTS)
-            await self._lac_waits.wait(ledger_id, above, timeout_s)
-            if not self._serving:
-                return LacRead(BookieStatus.UNREACHABLE)
-            state = self._table.get(ledger_id)
-            if state is None:
-                return LacRead(self._absent(BookieStatus.NO_SUCH_LEDGER))
-        risen = state.lac > above or state.fenced
-        return LacRead(_OK if risen else self._absent(_OK), state.lac)
+        answer = await self._answers.wait_lac(ledger_id, above, timeout_s)
+        return answer if self._serving else LacRead(BookieStatus.UNREACHABLE)
 
-    def _absent(self, status: BookieStatus) -> BookieStatus:
-        """`status`, unless entries may exist that the index does not know of."""
-        return BookieStatus.UNKNOWN if self._running.storage.doubt is not None else status
+    def _doubt(self) -> str | None:
+        """Why entries may exist that are not found."""
+        return self._running.storage.doubt
 
     # Explicit LAC, information, deletion.
 
@@ -546,7 +484,7 @@ class Bookie:
         self._journal.append(
             Kind.EXPLICIT_LAC, len(body), (body,), partial(self._lac_is_durable, state, lac, durable)
         )
-        return await self._fence_durable(durable)
+        return await self._durable(durable)
 
     def _lac_is_durable(
         self, state: LedgerState, lac: int, durable: asyncio.Future[None], status: BookieStatus
@@ -611,39 +549,61 @@ class Bookie:
         return self._disk.free_bytes(self.settings.directory)
 
     def _check_space(self, free_bytes: int | None) -> None:
-        """Read-only while space is short or storage cannot be written; looked at again until that is over."""
-        reason = self._checkpointer.failing
-        if free_bytes is not None:
-            news = abs(free_bytes - self.free_bytes) > self.total_bytes * _NEWS
-            self.free_bytes = free_bytes
-            if news and self.on_mode_change is not None:
-                self.on_mode_change()
-        if free_bytes is not None and free_bytes < self.settings.free_bytes_min:
-            reason = f"only {free_bytes} bytes are free"
-        if (reason is not None) != self.read_only:
-            self.read_only = reason is not None
-            if reason is not None:
-                log.warning("bookie.read_only", reason=reason)
-            else:
-                log.info("bookie.writable")
-            if self.on_mode_change is not None:
-                self.on_mode_change()
-        if self.read_only:
-            self._read_only_timer = self._loop.call_later(_READ_ONLY_CHECK_S, self._look_for_space)
+        """Look again until there is room and storage can be written."""
+        self._mode.look(free_bytes, self._checkpointer.failing)
+        if "space" in self._mode.reasons and self._space_timer is None:
+            self._space_timer = self._loop.call_later(_READ_ONLY_CHECK_S, self._look_for_space)
 
     def _look_for_space(self) -> None:
         asked = self._loop.run_in_executor(self._storage_thread, self._free_bytes)
         asked.add_done_callback(self._on_space)
 
     def _on_space(self, found: asyncio.Future[int]) -> None:
+        self._space_timer = None
         if self._serving:
             self._check_space(found.result())
+
+    def set_read_only(self, cause: str, reason: str | None) -> None:
+        """Take no ordinary adds while any cause has a reason not to; None takes this one's back."""
+        self._mode.set(cause, reason)
+
+    @property
+    def read_only_reasons(self) -> Mapping[str, str]:
+        """Why it takes no ordinary adds, by cause: `space`, `wanted`, `limbo`."""
+        return self._mode.reasons
+
+    @property
+    def fullness(self) -> Fullness:
+        return self._mode.fullness
+
+    @property
+    def free_bytes(self) -> int:
+        """Space on its disk when that was last looked at."""
+        return self._mode.free_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self._mode.total_bytes
+
+    def _on_read_only(self, read_only: bool) -> None:
+        self.read_only = read_only
+        self._on_news()
+
+    def _on_news(self) -> None:
+        if self.on_mode_change is not None:
+            self.on_mode_change()
+
+    def _on_filling(self) -> None:
+        if self.on_disk_filling is not None:
+            self.on_disk_filling()
 
     # Metrics.
 
     def metrics(self) -> Iterator[Sample]:
         labels = {"bookie": self.bookie_id}
         yield gauge("bookie_SERVER_STATUS", int(self._serving and not self.read_only), labels)
+        yield gauge("bookie_ledger_dir_free_bytes", self.free_bytes, labels)
+        yield gauge("bookie_ledger_dir_total_bytes", self.total_bytes, labels)
         if not self._serving:
             return
         journal, storage = self._journal, self._running.storage

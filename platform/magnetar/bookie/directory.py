@@ -24,7 +24,8 @@ COOKIE_FILE: Final = "cookie.json"
 JOURNAL: Final = "journal"
 ENTRIES: Final = "entries"
 LEDGERS: Final = "ledgers"
-_PARTS = (JOURNAL, ENTRIES, LEDGERS)
+INDEX: Final = "index"
+PARTS: Final = (JOURNAL, ENTRIES, LEDGERS)
 _FIRST_SEQUENCE = 1
 
 log = get_logger("magnetar.bookie")
@@ -53,10 +54,10 @@ def open_directory(disk: Disk, directory: Path, bookie_id: str, clock: Clock) ->
     if not disk.exists(path):
         _expect_nothing(disk, directory)
         return _make(disk, directory, bookie_id, clock)
-    cookie = _read_cookie(disk, path)
+    cookie = read_cookie(disk, path)
     if cookie.bookie_id != bookie_id:
         raise ForeignDirectory(directory, f"it belongs to bookie {cookie.bookie_id}, this is {bookie_id}")
-    for part in _PARTS:
+    for part in PARTS:
         if not disk.exists(directory / part):
             raise DirectoryDamaged(
                 directory / part, "missing: is a disk not mounted? The bookie would deny what it held"
@@ -64,7 +65,10 @@ def open_directory(disk: Disk, directory: Path, bookie_id: str, clock: Clock) ->
     return cookie
 
 
-def _read_cookie(disk: Disk, path: Path) -> Cookie:
+def read_cookie(disk: Disk, path: Path) -> Cookie:
+    """Whose directory this is. Raises: ForeignDirectory, NewerFormat, DirectoryDamaged."""
+    if not disk.exists(path):
+        raise ForeignDirectory(path.parent, f"it has no {COOKIE_FILE}")
     try:
         fields = json.loads(disk.read_file(path))
         version = fields["version"]
@@ -78,7 +82,7 @@ def _read_cookie(disk: Disk, path: Path) -> Cookie:
 def _expect_nothing(disk: Disk, directory: Path) -> None:
     """Without a cookie only what an interrupted `_make` leaves may be there: no log, one journal segment."""
     for name in disk.list(directory):
-        if name in (LOCK_FILE, MARK_FILE, *_PARTS) or name.startswith("."):
+        if name in (LOCK_FILE, MARK_FILE, *PARTS) or name.startswith("."):
             continue
         raise ForeignDirectory(
             directory, f"it holds {name!r} but no {COOKIE_FILE}; choose an empty directory"
@@ -90,7 +94,7 @@ def _expect_nothing(disk: Disk, directory: Path) -> None:
 
 
 def _make(disk: Disk, directory: Path, bookie_id: str, clock: Clock) -> Cookie:
-    for part in _PARTS:
+    for part in PARTS:
         disk.make_directory(directory / part)
         for leftover in disk.list(directory / part):
             disk.remove(directory / part / leftover)

@@ -8,6 +8,7 @@ BookieError
         EntryLogCorrupt(file, offset)  one stored record is; other records and other bookies are not concerned
     CookieMismatch(bookie_id)      metadata knows this bookie id with another data directory
     BookieAlreadyRegistered(bookie_id)   a living session holds the bookie id
+    StillInUse(bookie_id)          it is registered, and may not be forgotten
     BookieNotRunning               asked before start or after stop
 
 A directory in use is `magnetar.environment.errors.DirectoryInUse`; a failed sync ends the process.
@@ -69,6 +70,12 @@ class BookieAlreadyRegistered(BookieError):
         super().__init__(
             f"bookie {bookie_id} is registered by another living session; stop it, or wait until that session expires"
         )
+        self.bookie_id = bookie_id
+
+
+class StillInUse(BookieError):
+    def __init__(self, bookie_id: str) -> None:
+        super().__init__(f"bookie {bookie_id} is registered: stop it first, and let its session expire")
         self.bookie_id = bookie_id
 
 

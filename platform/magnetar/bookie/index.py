@@ -94,6 +94,21 @@ class EntryIndex:
         except Exception as error:
             raise IndexUnusable(f"index {self.path}: {error}") from error
 
+    def places(self) -> Iterator[StoredRecord]:
+        """All it knows, in the order of ledgers and entries."""
+        try:
+            cursor = self._db.iter()
+            cursor.seek_to_first()
+            while cursor.valid():
+                key = cursor.key()
+                if key != _STATE_KEY:
+                    ledger_id, entry_id = _KEY.unpack(key)
+                    yield StoredRecord(ledger_id, entry_id, Location(*_PLACE.unpack(cursor.value())))
+                cursor.next()
+            cursor.status()
+        except Exception as error:
+            raise IndexUnusable(f"index {self.path}: {error}") from error
+
     def put(self, records: Sequence[StoredRecord], state: IndexState) -> None:
         """Note where records lie, and with the last of them that the index follows up to `state`."""
         for start in range(0, len(records), _BATCH):

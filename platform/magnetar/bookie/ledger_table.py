@@ -142,7 +142,7 @@ class LedgerTableFile:
         self.end = HEADER_BYTES
 
     def path(self, number: int) -> Path:
-        return self._directory / f"{number:08x}{_SUFFIX}"
+        return table_path(self._directory, number)
 
     def load(self, number: int, durable_end: int) -> LedgerTable:
         """Read table `number`, which was durable up to `durable_end`, and remove the others.
@@ -152,19 +152,7 @@ class LedgerTableFile:
             NewerFormat
         """
         path = self.path(number)
-        try:
-            data = self._disk.read_file(path)
-        except FileNotFoundError as error:
-            raise DirectoryDamaged(path, "the ledger table is missing") from error
-        _check_header(path, data, number)
-        table = LedgerTable()
-        position = HEADER_BYTES
-        while (end := _read_record(data, position, table)) is not None:
-            position = end
-        if position < durable_end:
-            raise DirectoryDamaged(
-                path, f"damaged at offset {position}; fences may be lost. Re-replicate this bookie's ledgers"
-            )
+        table, position = read_table(self._disk, self._directory, number, durable_end)
         self.number, self.end = number, position
         if position > durable_end:
             # What a killed process appended and did not come to sync is part of the table now.
@@ -205,6 +193,29 @@ class LedgerTableFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def table_path(directory: Path, number: int) -> Path:
+    return directory / f"{number:08x}{_SUFFIX}"
+
+
+def read_table(disk: Disk, directory: Path, number: int, durable_end: int) -> tuple[LedgerTable, int]:
+    """Table `number`, which was durable up to `durable_end`, and where its records end. Raises as `load` does."""
+    path = table_path(directory, number)
+    try:
+        data = disk.read_file(path)
+    except FileNotFoundError as error:
+        raise DirectoryDamaged(path, "the ledger table is missing") from error
+    _check_header(path, data, number)
+    table = LedgerTable()
+    position = HEADER_BYTES
+    while (end := _read_record(data, position, table)) is not None:
+        position = end
+    if position < durable_end:
+        raise DirectoryDamaged(
+            path, f"damaged at offset {position}; fences may be lost. Re-replicate this bookie's ledgers"
+        )
+    return table, position
 
 
 def _read_record(data: bytes, position: int, table: LedgerTable) -> int | None:

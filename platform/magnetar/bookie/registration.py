@@ -2,6 +2,7 @@
 
 /ledgers/cookies/<id>      {"version": 1, "instance_id": …}                       stays
 /ledgers/available/<id>    {"version": 1, "address": …, "incarnation": …, "read_only": …}   while the session lives
+/ledgers/readonly_wanted/<id>   there while an operator wants the bookie read-only
 """
 
 from __future__ import annotations
@@ -24,10 +25,28 @@ from magnetar.metadata.store import (
 )
 from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, REGISTRATION_VERSION, BookieAddress
 
+READ_ONLY_WANTED_PATH = "/ledgers/readonly_wanted"
 _POLL_S = 0.5
 _BACKOFF_MAX_S = 15.0
 
 log = get_logger("magnetar.bookie.registration")
+
+
+async def set_read_only(metadata: MetadataStore, bookie_id: str, wanted: bool) -> None:
+    """Have a bookie take no ordinary adds, or take them again: now if it runs, and whenever it starts."""
+    path = f"{READ_ONLY_WANTED_PATH}/{bookie_id}"
+    if wanted:
+        await metadata.put(path, json.dumps({"version": REGISTRATION_VERSION}).encode())
+        return
+    try:
+        await metadata.delete(path)
+    except NotFound:
+        log.info("bookie.read_only_was_not_wanted", bookie=bookie_id)
+
+
+async def read_only_wanted(metadata: MetadataStore) -> set[str]:
+    """The bookies an operator has made read-only."""
+    return set(await metadata.children(READ_ONLY_WANTED_PATH))
 
 
 class BookieRegistration:
@@ -47,6 +66,7 @@ class BookieRegistration:
         self._old_session_wait_s = old_session_wait_s
         self._incarnation = str(uuid.uuid4())
         self._path = f"{AVAILABLE_PATH}/{bookie.bookie_id}"
+        self._wanted_path = f"{READ_ONLY_WANTED_PATH}/{bookie.bookie_id}"
         self._watches: list[Watch] = []
         self._repair: asyncio.Task[None] | None = None
         self._again = False
@@ -92,8 +112,10 @@ class BookieRegistration:
         await self.check_cookie()
         self._watches = [
             self._metadata.watch(self._path, self._on_change),
+            self._metadata.watch(self._wanted_path, self._on_change),
             self._metadata.on_session(self._on_session),
         ]
+        await self._follow_wish()
         await self._register()
         self._bookie.on_mode_change = self._repair_soon
 
@@ -130,6 +152,11 @@ class BookieRegistration:
             bookie.total_bytes,
         ).encode()
 
+    async def _follow_wish(self) -> None:
+        """An operator's wish outlives process and session: it is asked for whenever either begins, and watched."""
+        wanted = await self._metadata.get(self._wanted_path) is not None
+        self._bookie.set_read_only("wanted", "an operator wants it so" if wanted else None)
+
     async def _register(self) -> None:
         """Put the record, waiting for an older session's to expire; bring ours up to date."""
         loop = asyncio.get_running_loop()
@@ -154,7 +181,8 @@ class BookieRegistration:
         log.info("bookie.registered", bookie=self._bookie.bookie_id, address=self._address)
 
     def _on_change(self, notification: Notification) -> None:
-        if notification.path == self._path and notification.kind is Change.DELETED:
+        gone = notification.path == self._path and notification.kind is Change.DELETED
+        if gone or notification.path == self._wanted_path:
             self._repair_soon()
 
     def _on_session(self, state: SessionState) -> None:
@@ -177,6 +205,7 @@ class BookieRegistration:
         while self._again:
             self._again = False
             try:
+                await self._follow_wish()
                 await self._register()
                 delay = _POLL_S
             except (MetadataError, BookieAlreadyRegistered) as error:

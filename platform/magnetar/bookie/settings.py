@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from magnetar.bookie.space import Watermarks
+
 MIB = 1024 * 1024
 
 
@@ -51,6 +53,14 @@ class BookieSettings:
 
     free_bytes_min: int = 64 * MIB
     """Below this much free space the bookie is read-only, save for adds of recoveries."""
+    reserve_bytes: int = 32 * MIB
+    """Below this much not even those are taken: it is for checkpoints and compaction, which give space back."""
+    disk_warn_usage: float = 0.90
+    """Above this share of the disk in use garbage is collected more eagerly."""
+    disk_full_usage: float = 0.95
+    """Above this share the bookie is read-only, whatever is free."""
+    disk_low_usage: float = 0.92
+    """And writable again below this one."""
     lac_waits_max: int = 20_000
     """Long-polls of tail readers that may be parked here at a time; more are refused at once."""
     domain: str = ""
@@ -62,3 +72,13 @@ class BookieSettings:
     """How long a stop may take to flush. What is not flushed then is in the journal, and replayed at the next start."""
     fence_wait_s: float = 10.0
     """How long an answer may wait for its fence to become durable; then it is TIMEOUT."""
+
+    @property
+    def watermarks(self) -> Watermarks:
+        return Watermarks(
+            self.disk_warn_usage,
+            self.disk_full_usage,
+            self.disk_low_usage,
+            self.free_bytes_min,
+            min(self.reserve_bytes, self.free_bytes_min),
+        )

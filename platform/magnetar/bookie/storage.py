@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from magnetar.bookie.directory import ENTRIES, INDEX, LEDGERS
 from magnetar.bookie.entry_log import (
     HEADER_BYTES,
     LedgerMap,
@@ -60,8 +61,8 @@ class Storage:
         read_cached_bytes: int,
     ) -> None:
         self._disk = disk
-        self._entries = directory / "entries"
-        self._index_path = directory / "index"
+        self._entries = directory / ENTRIES
+        self._index_path = directory / INDEX
         self._instance = instance
         self._clock = clock
         self._entry_log_bytes = entry_log_bytes
@@ -69,7 +70,7 @@ class Storage:
         self.logs = LogFiles(disk, self._entries)
         self._window = PageWindow(self.logs, cached_bytes, read_cached_bytes)
         self._marks = MarkFile(disk, directory)
-        self._table_file = LedgerTableFile(disk, directory / "ledgers")
+        self._table_file = LedgerTableFile(disk, directory / LEDGERS)
         self._opened_index: EntryIndex | None = None
         self._writer: LogWriter | None = None
         self._next_log = 1

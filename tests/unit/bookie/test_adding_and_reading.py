@@ -358,4 +358,4 @@ async def test_an_idle_bookie_has_no_timer(tmp_path: Path) -> None:
 
 def _timers(bookie: Bookie) -> list[object]:
     checkpointer = bookie._checkpointer
-    return [checkpointer._timer, checkpointer._retry, bookie._door._timer, bookie._read_only_timer]
+    return [checkpointer._timer, checkpointer._retry, bookie._door._timer, bookie._space_timer]

@@ -122,9 +122,7 @@ async def test_a_lost_registration_is_renewed_and_the_mode_told(tmp_path: Path) 
         await registration.start()
         await metadata.delete(PATH)
         await until_registered(metadata, read_only=False)
-        bookie.read_only = True
-        assert bookie.on_mode_change is not None
-        bookie.on_mode_change()
+        bookie.set_read_only("space", "it is full")
         await until_registered(metadata, read_only=True)
         await registration.stop()
     await metadata.close()

@@ -46,6 +46,10 @@ def small_settings(directory: Path, **changes: Any) -> BookieSettings:
         read_ahead_bytes=16 * KIB,
         flush_interval_s=3600.0,
         free_bytes_min=0,
+        reserve_bytes=0,
+        disk_warn_usage=1.0,
+        disk_full_usage=1.0,
+        disk_low_usage=1.0,
         gc_grace_s=0.0,
     )
     return replace(settings, **changes)

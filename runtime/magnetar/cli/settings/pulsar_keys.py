@@ -145,6 +145,9 @@ TRANSLATIONS: dict[str, Translation] = {
     "flushInterval": Translation("bookie.flush_interval_s", _MILLISECONDS),
     "gcWaitTime": Translation("bookie.gc_interval_s", _MILLISECONDS),
     "minUsableSizeForEntryLogCreation": _same("bookie.free_bytes_min"),
+    "diskUsageThreshold": _same("bookie.disk_full_usage"),
+    "diskUsageWarnThreshold": _same("bookie.disk_warn_usage"),
+    "diskUsageLwmThreshold": _same("bookie.disk_low_usage"),
     # Autorecovery.
     "lostBookieRecoveryDelay": _same("autorecovery.lost_bookie_recovery_delay_s"),
     "openLedgerRereplicationGracePeriod": Translation("autorecovery.open_ledger_grace_s", _MILLISECONDS),
