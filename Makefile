@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := platform functions connectors runtime tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types test unit property simulate integration soak bench demo check wheel proto lock clean
+.PHONY: help setup fmt lint types test unit property simulate integration chaos soak bench demo check wheel proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ simulate: setup ## deterministic simulation; SEED=17 runs one seed again
 
 integration: setup ## real ZooKeeper, Spark, processes and the official client
 	$(PYTEST) tests/integration tests/compatibility
+
+chaos: setup ## a real cluster under load while everything goes wrong: MINUTES=2 SEED=k
+	$(BIN)/python -m magnetar.testing.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
 
 soak: setup ## long kill and load schedules
 	$(PYTEST) tests -m soak
