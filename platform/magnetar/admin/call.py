@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from magnetar.admin import bodies
-from magnetar.admin.errors import Refused
+from magnetar.admin.errors import Refused, log
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.policies.errors import BadValue
 from magnetar.policies.namespace import Policies
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from magnetar.broker.topic import Topic
 
 Value = TypeVar("Value")
+
+WARNING_HEADER: Final = "x-magnetar-warning"
+"""In an answer: it is done, and here is what may come of it. The command shows it."""
 
 
 class Call:
@@ -41,6 +44,12 @@ class Call:
         self.notes: dict[str, str] = {}
         """Headers for the answer."""
         self._query_text = query
+
+    def warn(self, told: Sequence[str]) -> None:
+        """Say, beside the answer, what whoever asked should know: done, but."""
+        if told:
+            self.notes[WARNING_HEADER] = "; ".join(told)
+            log.warning("request.warned", path=dict(self.parameters), told=self.notes[WARNING_HEADER])
 
     def __getitem__(self, parameter: str) -> str:
         """What the path says in the place of `{parameter}`."""

@@ -69,6 +69,28 @@ def check_persistence(persistence: PersistencePolicies) -> PersistencePolicies:
     return persistence
 
 
+def quorum_warnings(write_quorum: int, ack_quorum: int) -> list[str]:
+    """What may be lost with such quorums, though they are allowed. Empty: nothing that one failure takes."""
+    told = []
+    if write_quorum < 2:
+        told.append("write quorum 1: there is one copy of each entry, and it goes with its bookie")
+    elif ack_quorum < 2:
+        told.append(
+            "ack quorum 1: an acknowledged entry may be on one bookie alone; lost with it if the broker dies, too"
+        )
+    if 2 * ack_quorum < write_quorum + 1:
+        told.append(
+            f"ack quorum {ack_quorum} is less than the majority of {write_quorum} copies: recovery needs answers "
+            f"from {write_quorum - ack_quorum + 1} of them"
+        )
+    return told
+
+
+def persistence_warnings(persistence: PersistencePolicies) -> list[str]:
+    """As `quorum_warnings`."""
+    return quorum_warnings(persistence.bookkeeper_write_quorum, persistence.bookkeeper_ack_quorum)
+
+
 def check_retention(retention: RetentionPolicies, quotas: BacklogQuotas) -> RetentionPolicies:
     """Raises PreconditionFailed."""
     minutes = retention.retention_time_in_minutes

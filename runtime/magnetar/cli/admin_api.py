@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import ssl
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ class AdminApi:
             url = urljoin(url, answer.headers["Location"])
         if answer.status >= 300:
             raise RequestRefused(_reason(answer, content), answer.status)
+        if warning := answer.headers.get("X-Magnetar-Warning"):
+            print(f"magnetar: warning: {warning}", file=sys.stderr)
         return answer, content
 
     def _send_once(

@@ -13,6 +13,7 @@ from magnetar.admin.server import WebServer
 from magnetar.broker.broker import Broker
 from magnetar.cli.addresses import check_port, reachable
 from magnetar.environment.clock import SystemClock
+from magnetar.environment.logs import get_logger
 from magnetar.environment.loop_health import LoopHealth
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.provider import MetadataBookieProvider
@@ -20,6 +21,7 @@ from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metrics.process import loop_samples, process_samples
 from magnetar.metrics.registry import MetricsRegistry
+from magnetar.policies.checks import quorum_warnings
 from magnetar.policies.resources import Resources
 from magnetar.security.authorizer import AllowAll
 from magnetar.worker.worker import Worker
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from magnetar.metadata.store import MetadataStore
     from magnetar.metrics.sample import Collector
     from magnetar.protocol.bookie import BookieConnection
+
+log = get_logger("magnetar.cli")
 
 WORKER_PATHS = (
     "/admin/v3/functions",
@@ -82,6 +86,9 @@ async def front(
             random=dice,
         )
         broker.web_service_url = f"http://{host}:{web_port}"
+        if bookies_metadata is not None:
+            for told in quorum_warnings(settings.policies.write_quorum, settings.policies.ack_quorum):
+                log.warning("policies.fragile", told=told)
         # What a client needs to find is there before the first one can come.
         await resources.bootstrap(
             settings.cluster,

@@ -259,3 +259,29 @@ async def test_a_group_must_be_one_string(
 ) -> None:
     assert (await http.post(f"{base}/antiAffinity", content=body)).status_code == status
     assert (await http.get(f"{base}/antiAffinity")).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("write_quorum", "ack_quorum", "told"),
+    [
+        (1, 1, "one copy"),
+        (2, 1, "one bookie alone"),
+        (5, 2, "less than the majority"),
+        (2, 2, ""),
+        (3, 2, ""),
+    ],
+)
+async def test_quorums_that_one_failure_defeats_are_warned_of(
+    http: httpx.AsyncClient, write_quorum: int, ack_quorum: int, told: str
+) -> None:
+    sizes = {
+        "bookkeeperEnsemble": 5,
+        "bookkeeperWriteQuorum": write_quorum,
+        "bookkeeperAckQuorum": ack_quorum,
+        "managedLedgerMaxMarkDeleteRate": 1.0,
+    }
+    answer = await http.post("/admin/v2/namespaces/public/default/persistence", json=sizes)
+    assert answer.status_code == 204
+    warning = answer.headers.get("x-magnetar-warning", "")
+    assert told in warning
+    assert bool(warning) == bool(told)

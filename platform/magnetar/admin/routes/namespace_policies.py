@@ -40,6 +40,10 @@ def _as_is(value: Any, said: Policies, defaults: PolicyDefaults) -> Any:
     return value
 
 
+def _nothing(value: Any) -> list[str]:
+    return []
+
+
 def _not_negative(name: str) -> Check:
     return lambda value, said, defaults: checks.check_not_negative(name, value)
 
@@ -74,6 +78,8 @@ class Policy:
     """The name that `enforcement` knows it by; its path if empty."""
     per_cluster: bool = False
     """Whether the field is a map with an entry for each cluster."""
+    warn: Callable[[Any], list[str]] = _nothing
+    """What whoever sets such a value should know."""
     body: type[PolicyModel] | None = None
 
     def routes(self) -> Iterator[Route]:
@@ -116,6 +122,7 @@ class Policy:
         value = self.read(said)
         defaults = await call.admin.resources.defaults()
         await self._store(call, lambda said: self.check(value, said, defaults))
+        call.warn(self.warn(value))
 
     async def remove(self, call: Call) -> None:
         """Say nothing any more of"""
@@ -187,6 +194,7 @@ POLICIES: Final = (
         field="persistence",
         read=PersistencePolicies.read,
         check=_persistence,
+        warn=checks.persistence_warnings,
         body=PersistencePolicies,
     ),
     Policy(

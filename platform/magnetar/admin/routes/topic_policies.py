@@ -63,6 +63,8 @@ class Policy:
     """The name that `enforcement` knows it by; its path if empty."""
     from_query: str = ""
     """The query's name for the value, where it is not in the body."""
+    warn: Callable[[Any], list[str]] | None = None
+    """What whoever sets such a value should know."""
     body: type[PolicyModel] | None = None
 
     def routes(self) -> Iterator[Route]:
@@ -109,6 +111,8 @@ class Policy:
         value = self.read(said)
         namespace = await call.policies()
         await change(call, lambda own: own.changed(**{self.field: self.check(call, value, own, namespace)}))
+        if self.warn is not None:
+            call.warn(self.warn(value))
 
     async def remove(self, call: Call) -> None:
         """Say nothing any more of"""
@@ -225,6 +229,7 @@ POLICIES: Final = (
         field="persistence",
         read=PersistencePolicies.read,
         check=_persistence,
+        warn=checks.persistence_warnings,
         applied=_applied_persistence,
         body=PersistencePolicies,
     ),
