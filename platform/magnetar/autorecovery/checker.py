@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from magnetar.autorecovery.entry_ranges import Ranges, count, from_ids, intersect
 from magnetar.autorecovery.extents import Extent, extents
@@ -14,28 +13,12 @@ from magnetar.environment.logs import get_logger
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.reader import read_last_confirmed
 from magnetar.ledger.surroundings import Surroundings
-from magnetar.protocol.bookie import BookieAddress, BookieConnection, BookieStatus
+from magnetar.protocol.bookie import BookieProvider, BookieStatus
 from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
 
 log = get_logger("magnetar.autorecovery")
 
 SAMPLES_AT_ONCE = 8
-
-
-class BookieRoster(Protocol):
-    """Which bookies there are: what autorecovery needs of a provider beyond a ledger client's needs."""
-
-    async def writable(self) -> Mapping[str, BookieAddress]: ...
-
-    async def readable(self) -> Mapping[str, BookieAddress]:
-        """All that are registered, read-only ones too."""
-        ...
-
-    async def known(self) -> Collection[str]:
-        """All that ever were, and were not taken out."""
-        ...
-
-    def connection(self, bookie_id: str) -> BookieConnection: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +47,9 @@ class Checkup:
 class LedgerChecker:
     """Asks every bookie that a ledger's metadata name for the list of its entries, and reads some of them."""
 
-    def __init__(self, surroundings: Surroundings, roster: BookieRoster) -> None:
+    def __init__(self, surroundings: Surroundings, bookies: BookieProvider) -> None:
         self._surroundings = surroundings
-        self._roster = roster
+        self._bookies = bookies
 
     async def check(self, ledger_id: int, *, leaving: Collection[str] = (), share: float = 0.0) -> Checkup:
         """
@@ -76,7 +59,7 @@ class LedgerChecker:
             NoSuchLedger, MetadataUnavailable, MetadataCorrupt
         """
         metadata = await self._surroundings.registry.read(ledger_id)
-        readable = frozenset(await self._roster.readable())
+        readable = frozenset(await self._bookies.readable())
         confirmed = -1
         if not metadata.closed and len(metadata.segments) > 1:
             confirmed = await read_last_confirmed(metadata, self._surroundings)

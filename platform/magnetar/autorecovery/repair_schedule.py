@@ -60,3 +60,12 @@ class RepairSchedule:
     def grace_ends(self, ledger_id: int, now: float) -> float:
         """Until when the writer of an open ledger may help itself; counted from the first time this is asked."""
         return self._graces.setdefault(ledger_id, now + self._grace_s)
+
+    def grace_is_over(self, ledger_id: int, now: float) -> bool:
+        return self._graces.get(ledger_id, now + 1) <= now
+
+    def hurry(self) -> None:
+        """Try all that failed at once: something has changed for the better."""
+        for ledger_id, turn in self._turns.items():
+            if ledger_id not in self._graces:
+                turn.not_before, turn.failures = 0.0, 0

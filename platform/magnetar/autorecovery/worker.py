@@ -1,0 +1,233 @@
+"""The replication worker: takes a marked ledger, locks it, has it repaired, and takes the mark away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from magnetar.autorecovery.copier import CopyCounts
+from magnetar.autorecovery.errors import AutorecoveryError
+from magnetar.autorecovery.records import WORKERS_PATH, RepairReports, leaving_bookies
+from magnetar.autorecovery.repair import Outcome, Repairer
+from magnetar.autorecovery.repair_schedule import RepairSchedule
+from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.environment.clock import Clock
+from magnetar.environment.crash import crash_point
+from magnetar.environment.logs import get_logger
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.underreplicated import LedgerLock, UnderreplicatedLedger, UnderreplicatedLedgers
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MetadataStore, Notification, SessionState, Watch
+from magnetar.protocol.bookie import AVAILABLE_PATH, BookieProvider
+
+log = get_logger("magnetar.autorecovery")
+
+
+class _Stopped(Exception):
+    """The worker is to end; the repair under way is left for another one."""
+
+
+class ReplicationWorker:
+    """One ledger at a time; as many workers as there are processes."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        bookies: BookieProvider,
+        *,
+        clock: Clock,
+        dice: random.Random,
+        settings: AutorecoverySettings,
+        name: str,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._dice = dice
+        self._settings = settings
+        self._name = name
+        self._marks = UnderreplicatedLedgers(store)
+        self._reports = RepairReports(store)
+        self._repairer = Repairer(ledgers, bookies, settings, self._pause)
+        self._schedule = RepairSchedule(
+            retry_s=settings.retry_s, retry_max_s=settings.retry_max_s, grace_s=settings.open_ledger_grace_s
+        )
+        self._held: dict[int, LedgerLock] = {}
+        """Locks kept while the writers of open ledgers have their time."""
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._registered_as = ""
+        self._task: asyncio.Task[None] | None = None
+        self._watches: list[Watch] = []
+        self.repaired = 0
+        self.failed = 0
+        self._with_lost: set[int] = set()
+        self.waiting = 0
+        """Marked ledgers at the last look."""
+
+    @property
+    def counts(self) -> CopyCounts:
+        return self._repairer.counts
+
+    @property
+    def with_lost(self) -> int:
+        """Ledgers this worker found to miss entries that nobody has."""
+        return len(self._with_lost)
+
+    def start(self) -> None:
+        self._watches = [
+            self._marks.watch(self._on_change),
+            self._store.watch(AVAILABLE_PATH, self._on_bookies),
+            self._store.on_session(self._on_session),
+        ]
+        self._task = asyncio.get_running_loop().create_task(
+            self._work(), name=f"replication worker {self._name}"
+        )
+
+    async def stop(self) -> None:
+        """End after the requests under way. What is half copied will be copied again by another worker."""
+        self._stop.set()
+        self._wake.set()
+        for watch in self._watches:
+            watch.cancel()
+        if self._task is not None:
+            await self._task
+        locks, self._held = list(self._held.values()), {}
+        try:
+            for lock in locks:
+                await lock.release()
+            if self._registered_as == self._store.session_id:
+                await self._store.delete(f"{WORKERS_PATH}/{self._name}")
+        except (LedgerError, MetadataError) as error:  # The session's end does the same.
+            log.info("worker.left_in_silence", worker=self._name, reason=str(error))
+
+    def _on_change(self, notification: Notification) -> None:
+        self._wake.set()
+
+    def _on_bookies(self, notification: Notification) -> None:
+        """A bookie has come, or is writable again: what could not be done may be possible now."""
+        self._schedule.hurry()
+        self._wake.set()
+
+    def _on_session(self, state: SessionState) -> None:
+        self._wake.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Between pieces of work."""
+        if seconds > 0 and not self._stop.is_set():
+            await _wait(self._stop, seconds)
+        if self._stop.is_set():
+            raise _Stopped
+
+    async def _work(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                worked = await self._work_once()
+            except _Stopped:
+                return
+            except (LedgerError, MetadataError, AutorecoveryError) as error:
+                log.warning("worker.interrupted", worker=self._name, reason=str(error))
+                worked = False
+            except Exception:
+                log.exception("worker.failed", worker=self._name)
+                worked = False
+            if not worked:
+                await _wait(self._wake, self._idle_s())
+
+    def _idle_s(self) -> float:
+        turn = self._schedule.next_turn()
+        if turn is None:
+            return self._settings.workers_idle_s
+        return min(self._settings.workers_idle_s, max(0.05, turn - self._clock.monotonic()))
+
+    async def _work_once(self) -> bool:
+        """Try one ledger. False if there is none to try now."""
+        await self._register()
+        if await self._marks.paused():
+            return False
+        marked = await self._marks.ids()
+        self.waiting = len(marked)
+        self._with_lost.intersection_update(marked)
+        for ledger_id in [each for each in self._held if each not in marked]:
+            await self._held.pop(ledger_id).release()
+        ready = self._schedule.ready(marked, self._clock.monotonic())
+        if not ready:
+            return False
+        await self._try(self._dice.choice(ready))
+        return True
+
+    async def _register(self) -> None:
+        """Be known as one who repairs, for people who look."""
+        session = self._store.session_id
+        if self._registered_as != session:
+            await self._store.put(f"{WORKERS_PATH}/{self._name}", b'{"version":1}', ephemeral=True)
+            self._registered_as = session
+
+    async def _try(self, ledger_id: int) -> None:
+        lock = self._held.pop(ledger_id, None)
+        if lock is None or not lock.held:
+            lock = await self._marks.lock(ledger_id, self._name)
+        if lock is None:
+            self._schedule.taken(ledger_id, self._clock.monotonic())
+            return
+        keep = False
+        try:
+            mark = await self._marks.get(ledger_id)
+            if mark is None:
+                self._schedule.succeeded(ledger_id)
+                return
+            keep = await self._repair(mark, lock)
+        except _Stopped:
+            raise
+        except Exception:
+            self.failed += 1
+            self._schedule.failed(ledger_id, self._clock.monotonic())
+            raise
+        finally:
+            if keep:
+                self._held[ledger_id] = lock
+            else:
+                await lock.release()
+
+    async def _repair(self, mark: UnderreplicatedLedger, lock: LedgerLock) -> bool:
+        """Repair a ledger of which the lock is held. Whether to keep the lock until its next turn."""
+        ledger_id = mark.ledger_id
+        fence = self._schedule.grace_is_over(ledger_id, self._clock.monotonic())
+        repair = await self._repairer.repair(
+            ledger_id, lock, leaving=await leaving_bookies(self._store), fence_open=fence
+        )
+        now = self._clock.monotonic()
+        match repair.outcome:
+            case Outcome.WHOLE | Outcome.DELETED:
+                crash_point("autorecovery.before_clear")
+                self._with_lost.discard(ledger_id)
+                await self._reports.drop(ledger_id)
+                # Marked again since it was read: whatever that was about, look once more.
+                if lock.held and await self._marks.clear(mark):
+                    self._schedule.succeeded(ledger_id)
+                    self.repaired += repair.outcome is Outcome.WHOLE
+                    log.info("ledger.repaired", ledger_id=ledger_id, slots=repair.substitutions)
+                return False
+            case Outcome.OPEN:
+                self._schedule.again_at(ledger_id, self._schedule.grace_ends(ledger_id, now))
+                return True
+            case Outcome.LEFT:
+                assert repair.report is not None
+                self.failed += 1
+                pause_s = self._schedule.failed(ledger_id, now)
+                await self._reports.put(repair.report)
+                if repair.report.lost:
+                    self._with_lost.add(ledger_id)
+                level = log.error if repair.report.lost else log.warning
+                level("ledger.not_repaired", reason=str(repair.report), again_in_s=pause_s)
+        return False
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,342 @@
+"""Loss and repair over bookies in memory, in virtual time: what the auditor marks and the workers mend."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from magnetar.autorecovery.autorecovery import Autorecovery
+from magnetar.autorecovery.records import RepairReports
+from magnetar.ledger.errors import LedgerFenced, ReadFailed
+from tests.unit.autorecovery.cluster import SETTINGS, Cluster, until, write
+
+
+async def no_marks(cluster: Cluster) -> bool:
+    return not await cluster.marks.ids()
+
+
+async def marked(daemon: Autorecovery) -> bool:
+    return daemon.auditor.marked > 0
+
+
+async def reported(reports: RepairReports, count: int = 1) -> bool:
+    return len(await reports.list()) >= count
+
+
+def test_a_closed_ledger_gets_its_copies_back() -> None:
+    """E3 Qw2 Qa2, one bookie lost: every entry is on both bookies that the metadata name."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 2)
+        await write(writer, 30)
+        await writer.close()
+        lost = writer.metadata.segments[0].ensemble[1]
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill(lost)
+        await asyncio.sleep(8)
+        assert await no_marks(cluster), "it may come back"
+        await until(lambda: marked(daemon))
+        await until(lambda: no_marks(cluster))
+        metadata = await client.metadata_of(writer.ledger_id)
+        assert lost not in metadata.segments[0].ensemble
+        for entry in range(30):
+            for bookie in metadata.fragment_of(entry).write_set(entry):
+                assert cluster.bookies[bookie].holds(writer.ledger_id, entry), (bookie, entry)
+        assert daemon.worker.counts.entries == 20, "only what lies in the stripe of the slot is copied"
+        samples = {sample.name: sample.value for sample in daemon.metrics()}
+        assert samples["replication_worker_NUM_ENTRIES_WRITTEN"] == 20
+        assert samples["auditor_leading"] == 1
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_a_bookie_that_returns_in_time_costs_nothing() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 2)
+        await write(writer, 5)
+        await writer.close()
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        before = await client.metadata_of(writer.ledger_id)
+        await cluster.kill("a")
+        await asyncio.sleep(9)
+        await cluster.start("a")
+        await asyncio.sleep(60)
+        assert await client.metadata_of(writer.ledger_id) == before
+        assert daemon.auditor.marked == 0
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_marks_are_cancelled_when_the_bookie_returns() -> None:
+    """There is no other to copy to; then it comes back, and no ledger is left marked or reported."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writers = [await client.create(3, 2, 2) for _ in range(5)]
+        for writer in writers:
+            await write(writer, 6)
+            await writer.close()
+        daemon, store = cluster.autorecovery(settings=replace(SETTINGS, retry_s=1000, retry_max_s=1000))
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill("b")
+        await until(lambda: marked(daemon))
+        reports = RepairReports(store)
+        await until(lambda: reported(reports, 5))
+        assert "start another one" in (await reports.list())[0].reason
+        await cluster.start("b")
+        await until(lambda: no_marks(cluster), 5)
+        assert await reports.list() == []
+        await daemon.stop()
+
+    Cluster(3).run(story)
+
+
+def test_the_writer_of_an_open_ledger_helps_itself() -> None:
+    """E3 Qw2 Qa1, a bookie lost, the writer alive: a new fragment, and the old one is repaired. No fence."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 1)
+        await write(writer, 9)
+        await asyncio.sleep(1)
+        daemon, _ = cluster.autorecovery(settings=replace(SETTINGS, lost_bookie_recovery_delay_s=0))
+        daemon.start()
+        await asyncio.sleep(1)
+        lost = writer.metadata.segments[0].ensemble[0]
+        await cluster.kill(lost)
+        await until(lambda: marked(daemon))
+        await write(writer, 6)
+        await until(lambda: no_marks(cluster))
+        await write(writer, 3)
+        metadata = await client.metadata_of(writer.ledger_id)
+        assert len(metadata.segments) == 2
+        assert all(lost not in segment.ensemble for segment in metadata.segments)
+        assert await writer.close() == 17
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_an_idle_writer_is_fenced_after_its_grace() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 2)
+        await write(writer, 9)
+        daemon, _ = cluster.autorecovery(settings=replace(SETTINGS, lost_bookie_recovery_delay_s=0))
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill(writer.metadata.segments[0].ensemble[0])
+        started = cluster.clock.monotonic()
+        await asyncio.sleep(4)
+        assert not (await client.metadata_of(writer.ledger_id)).closed
+        await until(lambda: no_marks(cluster))
+        assert cluster.clock.monotonic() - started >= SETTINGS.open_ledger_grace_s
+        metadata = await client.metadata_of(writer.ledger_id)
+        assert metadata.closed
+        assert metadata.last_entry == 8
+        for bookie in metadata.segments[0].ensemble:
+            assert cluster.holds_all(writer.ledger_id, bookie, 9)
+        try:
+            await write(writer, 1)
+        except LedgerFenced:
+            pass
+        else:
+            raise AssertionError("an append was acknowledged after the fence")
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_writer_and_bookie_lost_is_reported() -> None:
+    """E3 Qw2 Qa1: an entry may have been on the lost bookie alone; the ledger is not closed without it."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 1)
+        await write(writer, 9)
+        daemon, store = cluster.autorecovery(settings=replace(SETTINGS, lost_bookie_recovery_delay_s=0))
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill(writer.metadata.segments[0].ensemble[2])
+        reports = RepairReports(store)
+        await until(lambda: reported(reports))
+        (report,) = await reports.list()
+        assert report.ledger_id == writer.ledger_id
+        assert "cannot be recovered" in report.reason
+        assert not (await client.metadata_of(writer.ledger_id)).closed
+        # The bookie comes back: all of it can be done.
+        await cluster.start(writer.metadata.segments[0].ensemble[2])
+        await until(lambda: no_marks(cluster))
+        assert await reports.list() == []
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_what_is_lost_for_good_is_reported_and_the_rest_served() -> None:
+    """E3 Qw2 Qa2, two bookies of a closed ledger lost: an entry in three is gone."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 2)
+        await write(writer, 9)
+        await writer.close()
+        before = await client.metadata_of(writer.ledger_id)
+        a, b, c = before.segments[0].ensemble
+        daemon, store = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill(a)
+        await cluster.kill(b)
+        reports = RepairReports(store)
+        await until(lambda: reported(reports))
+        (report,) = await reports.list()
+        assert report.lost[0].entries == ((0, 0), (3, 3), (6, 6))
+        assert report.lost_count == 3
+        assert {a, b, c} == set(report.lost[0].ensemble)
+        assert daemon.worker.with_lost == 1
+        reader = await client.open(writer.ledger_id, recover=False)
+        served = []
+        for entry in range(9):
+            try:
+                served += [each.entry_id for each in await reader.read(entry, entry)]
+            except ReadFailed:
+                continue
+        assert served == [1, 2, 4, 5, 7, 8]
+        assert await client.metadata_of(writer.ledger_id) == before, (
+            "a lost bookie that returns is still asked"
+        )
+        # One of them does return: what can be copied is.
+        await cluster.start(b)
+        await until(lambda: no_marks(cluster))
+        assert await reports.list() == []
+        after = await client.metadata_of(writer.ledger_id)
+        assert a not in after.segments[0].ensemble
+        await daemon.stop()
+
+    Cluster(5).run(story)
+
+
+def test_missing_and_damaged_copies_are_topped_up_in_place() -> None:
+    """Qa of Qw copies at the tail: found by the ledger check, copied to where they belong."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 2)
+        await write(writer, 20)
+        await asyncio.sleep(1)
+        await writer.close()
+        before = await client.metadata_of(writer.ledger_id)
+        a, b, _ = before.segments[0].ensemble
+        held = cluster.bookies[a].ledgers[writer.ledger_id]
+        for entry in (5, 18, 19):
+            del held.entries[entry]
+            held.durable.discard(entry)
+        torn = bytearray(cluster.bookies[b].ledgers[writer.ledger_id].entries[19])
+        torn[-1] ^= 1
+        cluster.bookies[b].ledgers[writer.ledger_id].entries[19] = bytes(torn)
+        daemon, _ = cluster.autorecovery(settings=replace(SETTINGS, ledger_check_interval_s=20))
+        daemon.start()
+        await until(lambda: marked(daemon))
+        await until(lambda: no_marks(cluster))
+        assert await client.metadata_of(writer.ledger_id) == before
+        whole = cluster.bookies[a].ledgers[writer.ledger_id].entries
+        assert sorted(whole) == list(range(20))
+        for bookie in before.segments[0].ensemble:
+            assert cluster.bookies[bookie].ledgers[writer.ledger_id].entries == whole
+        assert daemon.worker.counts.entries == 4
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_another_auditor_goes_on_where_one_died() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        for _ in range(10):
+            writer = await client.create(2, 2, 2)
+            await write(writer, 3)
+            await writer.close()
+        settings = replace(SETTINGS, lost_bookie_recovery_delay_s=0)
+        first, first_store = cluster.autorecovery("first", settings)
+        first.auditor.start()
+        await asyncio.sleep(1)
+        second, _ = cluster.autorecovery("second", settings)
+        second.start()
+        await asyncio.sleep(1)
+        assert first.auditor.leading
+        assert not second.auditor.leading
+        first_store.expire()
+        for _ in range(100):
+            if second.auditor.leading:
+                break
+            await first.auditor.stop()
+            await asyncio.sleep(0.1)
+        assert second.auditor.leading
+        await cluster.kill("a")
+        await until(lambda: marked(second))
+        await until(lambda: no_marks(cluster))
+        for ledger_id in await client.list():
+            assert "a" not in (await client.metadata_of(ledger_id)).segments[0].ensemble
+        await second.stop()
+
+    Cluster(4).run(story)
+
+
+def test_nothing_is_done_during_a_pause() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(2, 2, 2)
+        await write(writer, 3)
+        await writer.close()
+        daemon, _ = cluster.autorecovery(settings=replace(SETTINGS, lost_bookie_recovery_delay_s=0))
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.marks.pause()
+        await cluster.kill(writer.metadata.segments[0].ensemble[0])
+        await asyncio.sleep(100)
+        assert await no_marks(cluster)
+        await cluster.marks.resume()
+        await until(lambda: marked(daemon), 10)
+        await until(lambda: no_marks(cluster))
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_an_empty_ledger_no_longer_names_a_lost_bookie() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 2)
+        await writer.close()
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        lost = writer.metadata.segments[0].ensemble[0]
+        await cluster.kill(lost)
+        await until(lambda: marked(daemon))
+        await until(lambda: no_marks(cluster))
+        assert lost not in (await client.metadata_of(writer.ledger_id)).segments[0].ensemble
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_the_mark_of_a_deleted_ledger_goes() -> None:
+    async def story(cluster: Cluster) -> None:
+        daemon, _ = cluster.autorecovery()
+        await cluster.marks.mark(77, ["a"])
+        daemon.start()
+        await until(lambda: no_marks(cluster))
+        await daemon.stop()
+
+    Cluster(3).run(story)
