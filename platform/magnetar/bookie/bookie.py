@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -25,6 +24,7 @@ from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.lac_waits import LacWaits
 from magnetar.bookie.ledger_table import LedgerState, LedgerTable
+from magnetar.bookie.machine import THIS_MACHINE, Lock, Machine
 from magnetar.bookie.mode import Mode
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.reads import Reader
@@ -37,7 +37,6 @@ from magnetar.bookie.storage import Storage
 from magnetar.bookie.write_cache import CacheHalf, Parts, WriteCache
 from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
-from magnetar.environment.directory_lock import DirectoryLock
 from magnetar.environment.disk import Disk, fail_stop
 from magnetar.environment.errors import DiskFailed
 from magnetar.environment.logs import get_logger
@@ -69,7 +68,7 @@ log = get_logger("magnetar.bookie")
 class _Running:
     """What exists between start and stop."""
 
-    lock: DirectoryLock
+    lock: Lock
     cookie: Cookie
     storage: Storage
     table: LedgerTable
@@ -90,6 +89,7 @@ class Bookie:
         clock: Clock,
         bookie_id: str,
         on_disk_failure: Callable[[BaseException], object] = fail_stop,
+        machine: Machine = THIS_MACHINE,
     ) -> None:
         """`on_disk_failure` must not return in production: after a failed sync nothing can be promised."""
         self.settings = settings
@@ -98,6 +98,7 @@ class Bookie:
         self.on_mode_change: Callable[[], None] | None = None
         """Called when `read_only` has changed, or free space by much."""
         self._disk = disk
+        self._machine = machine
         self._clock = clock
         self._on_disk_failure = on_disk_failure
         self._serving = False
@@ -127,8 +128,8 @@ class Bookie:
         """
         settings = self.settings
         self._loop = asyncio.get_running_loop()
-        self._storage_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie-storage")
-        self._read_threads = ThreadPoolExecutor(settings.read_threads, thread_name_prefix="bookie-read")
+        self._storage_thread = self._machine.pool(1, "bookie-storage")
+        self._read_threads = self._machine.pool(settings.read_threads, "bookie-read")
         opening = self._loop.run_in_executor(self._storage_thread, self._open)
         try:
             running = await asyncio.shield(opening)
@@ -185,12 +186,12 @@ class Bookie:
         self._read_threads.shutdown(wait=False)
 
     def _open(self) -> _Running:
-        settings, disk = self.settings, self._disk
+        settings, disk, machine = self.settings, self._disk, self._machine
         disk.make_directory(settings.directory)
-        lock = DirectoryLock(settings.directory)
+        lock = machine.lock(settings.directory)
         storage: Storage | None = None
         try:
-            cookie = open_directory(disk, settings.directory, self.bookie_id, self._clock)
+            cookie = open_directory(disk, settings.directory, self.bookie_id, self._clock, dice=machine.dice)
             storage = Storage(
                 disk,
                 settings.directory,
@@ -200,6 +201,8 @@ class Bookie:
                 read_ahead_bytes=settings.read_ahead_bytes,
                 cached_bytes=settings.entry_log_cached_bytes,
                 read_cached_bytes=settings.entry_log_read_cached_bytes,
+                open_index=machine.open_index,
+                remove_index=machine.remove_index,
             )
             table = storage.open()
             cache = WriteCache(settings.write_cache_bytes // 2)
@@ -209,11 +212,12 @@ class Bookie:
                 segment_bytes=settings.journal_segment_bytes,
                 first_bytes=settings.journal_first_bytes,
                 clock=self._clock,
+                salts=machine.dice,
             )
             segments.remove_spares()
             replay = JournalReplay(segments, storage.checkpoint_state.mark)
             replay_journal(replay, table, cache, storage)
-            journal = Journal(segments, on_failure=self._on_disk_failure)
+            journal = machine.journal(segments, on_failure=self._on_disk_failure)
             journal.start(self._loop, replay.last_segment + 1, replay.next_sequence)
             if not replay.records:  # Nothing to keep the old segments for.
                 storage.checkpoint(CacheHalf(), table.take_changes(), journal.durable, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,9 @@ class Cookie:
     """Whether the directory was made just now: it has never held an entry."""
 
 
-def open_directory(disk: Disk, directory: Path, bookie_id: str, clock: Clock) -> Cookie:
+def open_directory(
+    disk: Disk, directory: Path, bookie_id: str, clock: Clock, *, dice: random.Random | None = None
+) -> Cookie:
     """Check a data directory, or make one where there is nothing yet.
 
     Raises:
@@ -53,7 +56,7 @@ def open_directory(disk: Disk, directory: Path, bookie_id: str, clock: Clock) ->
     path = directory / COOKIE_FILE
     if not disk.exists(path):
         _expect_nothing(disk, directory)
-        return _make(disk, directory, bookie_id, clock)
+        return _make(disk, directory, bookie_id, clock, dice or random.SystemRandom())
     cookie = read_cookie(disk, path)
     if cookie.bookie_id != bookie_id:
         raise ForeignDirectory(directory, f"it belongs to bookie {cookie.bookie_id}, this is {bookie_id}")
@@ -93,20 +96,21 @@ def _expect_nothing(disk: Disk, directory: Path) -> None:
         raise DirectoryDamaged(directory / COOKIE_FILE, "missing, though the directory has been in use")
 
 
-def _make(disk: Disk, directory: Path, bookie_id: str, clock: Clock) -> Cookie:
+def _make(disk: Disk, directory: Path, bookie_id: str, clock: Clock, dice: random.Random) -> Cookie:
     for part in PARTS:
         disk.make_directory(directory / part)
         for leftover in disk.list(directory / part):
             disk.remove(directory / part / leftover)
     segments = Segments(
-        disk, directory / JOURNAL, segment_bytes=2 * BLOCK, first_bytes=2 * BLOCK, clock=clock
+        disk, directory / JOURNAL, segment_bytes=2 * BLOCK, first_bytes=2 * BLOCK, clock=clock, salts=dice
     )
     segments.create(FIRST_SEGMENT, _FIRST_SEQUENCE).file.close()
     table = LedgerTableFile(disk, directory / LEDGERS)
     table.create(FIRST_TABLE, [])
     mark = Mark(FIRST_SEGMENT, FIRST_BLOCK, _FIRST_SEQUENCE)
     MarkFile(disk, directory).write(Checkpoint(mark, {}, FIRST_TABLE, table.end))
-    cookie = Cookie(bookie_id, str(uuid.uuid4()), clock.time_ms(), fresh=True)
+    instance_id = str(uuid.UUID(int=dice.getrandbits(128), version=4))
+    cookie = Cookie(bookie_id, instance_id, clock.time_ms(), fresh=True)
     fields = {
         "version": VERSION,
         "bookie_id": cookie.bookie_id,

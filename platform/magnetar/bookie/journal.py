@@ -37,6 +37,7 @@ class Journal:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._sleeping = False
         self._stopping = False
+        self._full = False
         self._stop_asked = threading.Event()
         self._thread: threading.Thread | None = None
         self._preparing: threading.Thread | None = None
@@ -54,8 +55,7 @@ class Journal:
         self._loop = loop
         self._open(segment, first_sequence)
         self.durable = Mark(segment, FIRST_BLOCK, first_sequence)
-        self._thread = threading.Thread(target=self._run, name="bookie-journal", daemon=True)
-        self._thread.start()
+        self._start_writing()
 
     def append(
         self, kind: Kind, size: int, body: tuple[bytes, ...], done: Callable[[BookieStatus], None] | None
@@ -83,6 +83,10 @@ class Journal:
 
     # The writer thread.
 
+    def _start_writing(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="bookie-journal", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
         try:
             while group := self._next_group():
@@ -106,29 +110,32 @@ class Journal:
 
     def _commit_once_there_is_room(self, group: list[Pending]) -> bool:
         """False if a stop was asked for before there was."""
-        full = False
-        while True:
-            try:
-                self._commit(group)
-            except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
-                path = str(self._open_segment.path)
-                if not full:
-                    log.error(
-                        "journal.disk_full",
-                        file=path,
-                        reason=str(error),
-                        advice="free space; adds wait until then",
-                    )
-                full = True
-                if self._stop_asked.wait(_NO_ROOM_PAUSE_S):
-                    log.warning("journal.abandoned", records=len(group), file=path)
-                    return False
-            else:
-                if full:
-                    log.info("journal.disk_has_room", file=str(self._open_segment.path))
-                return True
+        while not self._try_to_commit(group):
+            if self._stop_asked.wait(_NO_ROOM_PAUSE_S):
+                log.warning("journal.abandoned", records=len(group), file=str(self._open_segment.path))
+                return False
+        return True
+
+    def _try_to_commit(self, group: list[Pending]) -> bool:
+        """False: there is no room on the disk, and nothing of the group is promised."""
+        try:
+            self._commit(group)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            if not self._full:
+                log.error(
+                    "journal.disk_full",
+                    file=str(self._open_segment.path),
+                    reason=str(error),
+                    advice="free space; adds wait until then",
+                )
+            self._full = True
+            return False
+        if self._full:
+            self._full = False
+            log.info("journal.disk_has_room", file=str(self._open_segment.path))
+        return True
 
     def _commit(self, group: list[Pending]) -> None:
         size = group_bytes(group)

@@ -7,7 +7,7 @@ entry, and then a second look finds it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,6 +59,8 @@ class Storage:
         read_ahead_bytes: int,
         cached_bytes: int,
         read_cached_bytes: int,
+        open_index: Callable[[Path], EntryIndex] = EntryIndex,
+        remove_index: Callable[[Path], None] = remove_index,
     ) -> None:
         self._disk = disk
         self._entries = directory / ENTRIES
@@ -71,6 +73,8 @@ class Storage:
         self._window = PageWindow(self.logs, cached_bytes, read_cached_bytes)
         self._marks = MarkFile(disk, directory)
         self._table_file = LedgerTableFile(disk, directory / LEDGERS)
+        self._new_index = open_index
+        self._remove_index = remove_index
         self._opened_index: EntryIndex | None = None
         self._writer: LogWriter | None = None
         self._next_log = 1
@@ -109,15 +113,15 @@ class Storage:
 
     def _open_index(self) -> EntryIndex:
         try:
-            index = EntryIndex(self._index_path)
+            index = self._new_index(self._index_path)
             if index.state is None or index.state.instance == self._instance:
                 return index
             index.close()
             log.warning("index.foreign", instance=index.state.instance)
         except IndexUnusable as error:
             log.warning("index.unusable", reason=str(error))
-        remove_index(self._index_path)
-        return EntryIndex(self._index_path)
+        self._remove_index(self._index_path)
+        return self._new_index(self._index_path)
 
     def _catch_up(self, table: LedgerTable, present: list[int], missing: list[int]) -> None:
         """Index what the entry logs hold beyond the place the index has reached."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 VARIABLE = "MAGNETAR_CRASH_POINT"
 ONCE = "MAGNETAR_CRASH_ONCE"
@@ -36,7 +37,9 @@ class _Trigger:
         self.name = name or None
         self.remaining = max(1, int(count or 1))
 
-    def passed(self, also: int | None) -> None:
+    def passed(self, name: str, also: int | None) -> None:
+        if name != self.name:
+            return
         with self._lock:
             self.remaining -= 1
             if self.remaining or not _first_of_all():
@@ -48,6 +51,8 @@ class _Trigger:
 
 _trigger = _Trigger()
 _trigger.arm(os.environ.get(VARIABLE))
+_watcher: Callable[[str, int | None], None] | None = _trigger.passed if _trigger.name is not None else None
+"""Told of each passage, if there is one."""
 
 
 def crash_point(name: str, *, also: int | None = None) -> None:
@@ -57,8 +62,8 @@ def crash_point(name: str, *, also: int | None = None) -> None:
         also: another process that dies first, where the place lies in a helper process and the death meant is
             that of the job it works for.
     """
-    if _trigger.name is not None and _trigger.name == name:
-        _trigger.passed(also)
+    if _watcher is not None:
+        _watcher(name, also)
 
 
 def _first_of_all() -> bool:
@@ -74,4 +79,18 @@ def _first_of_all() -> bool:
 
 def arm(text: str | None) -> None:
     """Arm `NAME` or `NAME:N` from now on, or nothing: for a process that is told after it has started."""
+    global _watcher
     _trigger.arm(text)
+    _watcher = _trigger.passed if _trigger.name is not None else None
+
+
+def observe(watcher: Callable[[str], None] | None) -> None:
+    """Tell `watcher` the name of each crash point passed, in place of dying at one. What it raises is raised there.
+
+    For simulations, whose processes die by an exception that nobody may catch. None: as the environment has it.
+    """
+    global _watcher
+    if watcher is not None:
+        _watcher = lambda name, also: watcher(name)  # noqa: E731
+    else:
+        _watcher = _trigger.passed if _trigger.name is not None else None
