@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := platform functions connectors runtime tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types test unit property simulate integration chaos soak bench demo check wheel proto lock clean
+.PHONY: help setup fmt lint types test unit property simulate integration chaos soak bench demo cluster check wheel proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,9 @@ bench: setup ## throughput, latency, CPU per message and memory, each beside a r
 
 demo: setup ## the main job on real data: which airport and which airline runs late, hour by hour
 	$(BIN)/python examples/flights/demo.py
+
+cluster: setup ## 3 ZooKeepers, 4 bookies, 2 brokers and a worker on this machine, until Ctrl-C
+	@exec $(BIN)/python -m magnetar.cli.local_cluster $(DATA)
 
 check: lint types test ## what CI runs
 

@@ -15,11 +15,12 @@ from magnetar.environment.disk import SystemDisk
 
 if TYPE_CHECKING:
     from magnetar.cli.settings.model import PlatformSettings
+    from magnetar.metrics.sample import Collector
 
 
 @asynccontextmanager
 async def bookie(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
-    """Serves `bookie://host:port`."""
+    """Serves `bookie://host:port`, and `http://host:port/metrics` where a port for it is set."""
     async with AsyncExitStack() as parts:
         port = check_port(settings.host, settings.bookie_port, "--port")
         directory = DataDirectory.open(SystemDisk(), settings.data, "bookie")
@@ -35,4 +36,19 @@ async def bookie(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
         parts.push_async_callback(server.stop)
         await registration.start()
         parts.push_async_callback(registration.stop)
-        yield (f"bookie://{address}",)
+        collectors: list[Collector] = [stored.metrics]
+        if settings.bookie_autorecovery:
+            from magnetar.cli.autorecovery import running_autorecovery
+
+            repairs = await parts.enter_async_context(
+                running_autorecovery(settings, stores.bookies, stored.bookie_id)
+            )
+            collectors.append(repairs.metrics)
+        urls = [f"bookie://{address}"]
+        if settings.bookie_web_port >= 0:
+            from magnetar.cli.role_site import serve_metrics
+
+            web_port = check_port(settings.host, settings.bookie_web_port, "--web-port")
+            await parts.enter_async_context(serve_metrics(settings, web_port, collectors))
+            urls.append(f"http://{address.rpartition(':')[0]}:{web_port}")
+        yield urls

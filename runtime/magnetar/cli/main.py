@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-SERVERS = ("standalone", "broker", "bookie", "worker")
+SERVERS = ("standalone", "broker", "bookie", "autorecovery", "worker")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

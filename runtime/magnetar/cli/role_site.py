@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar.admin.server import WebServer
 from magnetar.environment.logs import get_logger
+from magnetar.environment.loop_health import LoopHealth
 from magnetar.metrics.exposition import CONTENT_TYPE
+from magnetar.metrics.process import loop_samples, process_samples
+from magnetar.metrics.registry import MetricsRegistry
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from magnetar.metrics.registry import MetricsRegistry
+    from magnetar.cli.settings.model import PlatformSettings
+    from magnetar.metrics.sample import Collector
 
 log = get_logger("magnetar.cli")
 
@@ -82,6 +89,26 @@ class RoleSite:
         async for chunk in self._metrics.page():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def serve_metrics(
+    settings: PlatformSettings, port: int, collectors: Sequence[Collector]
+) -> AsyncIterator[None]:
+    """/metrics of `collectors`, of the process and of its loop, and /status.html, until left."""
+    async with AsyncExitStack() as parts:
+        health = LoopHealth()
+        health.start()
+        parts.callback(health.stop)
+        metrics = MetricsRegistry()
+        for collector in collectors:
+            metrics.add(collector)
+        metrics.add(process_samples)
+        metrics.add(partial(loop_samples, health))
+        web = WebServer(RoleSite(metrics, lambda: True), settings.web)
+        await web.start(settings.host, port)
+        parts.push_async_callback(web.stop)
+        yield
 
 
 async def _refuse(send: Any, status: int, reason: str) -> None:

@@ -70,6 +70,8 @@ def _serve(name: str, options: argparse.Namespace) -> int:
         given["broker.advertised_host"] = given.pop("advertised_host")
     if name in ("bookie", "autorecovery", "worker") and "port" in given:
         given[f"{name}_port"] = given.pop("port")
+    if name == "bookie" and "web_port" in given:
+        given["bookie_web_port"] = given.pop("web_port")
     settings = load_settings(options.config, os.environ, given, _USUAL.get(name, {}))
     _check_quorums(settings)
     if not settings.metadata_store and name != "standalone":
@@ -95,6 +97,10 @@ def _role(name: str) -> Role:
         from magnetar.cli.broker import broker
 
         return broker
+    if name == "autorecovery":
+        from magnetar.cli.autorecovery import autorecovery
+
+        return autorecovery
     if name == "worker":
         from magnetar.cli.worker import worker
 
@@ -161,6 +167,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
             help="where ledgers and bookies are recorded (default: in --metadata-store)",
         )
     if name == "bookie":
+        parser.add_argument("--web-port", type=int, help="port of /metrics; 0: a free one (default: none)")
         parser.add_argument("--bookie-id", metavar="ID", help="name of this bookie, for ever")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings: YAML, or a Pulsar .conf file")
     parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR (default: INFO)")

@@ -105,6 +105,7 @@ class MagnetarProcess:
                 stderr=log,
                 text=True,
                 env={**os.environ, **self.environment},
+                process_group=0,  # Ctrl-C is for whoever started it, who then stops it in good order.
             )
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> Self:

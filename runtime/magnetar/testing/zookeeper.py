@@ -133,7 +133,9 @@ class ZooKeeperServer:
         settings.write_text("\n".join(lines) + "\n")
         command = [find_java(), *_JVM, "-cp", os.pathsep.join(find_jars()), _MAIN, str(settings)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+            )
 
     def alive(self) -> bool:
         """Whether it runs."""

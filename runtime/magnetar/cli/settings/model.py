@@ -51,6 +51,8 @@ class PlatformSettings:
     """For the REST API and /metrics. 0: a free one."""
     bookie_port: Port = 3181
     """For `magnetar bookie`. 0: a free one."""
+    bookie_web_port: Annotated[int, Field(ge=-1, le=65535)] = -1
+    """For `magnetar bookie --web-port`: /metrics and /status.html. 0: a free one, -1: none."""
     autorecovery_port: Port = 0
     """For `magnetar autorecovery`: /metrics and /status.html. 0: a free one."""
     worker_port: Annotated[int, Field(ge=-1, le=65535)] = -1
