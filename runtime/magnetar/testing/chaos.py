@@ -28,6 +28,7 @@ from magnetar.testing.replicas import compare_replicas
 from magnetar.testing.story import Story
 
 OVERLAP_MIN = 0.3
+SHOWN = 50
 RETURN_S = 180.0
 """What processes, clients and repair may take each, once nothing is wrong any more."""
 REPAIR_S = 600.0
@@ -74,7 +75,9 @@ class Report:
             *(f"{name}: {value}" for name, value in self.facts.items()),
         ]
         if self.wrong:
-            lines += [f"VIOLATIONS: {len(self.wrong)}", *(f"  {each}" for each in self.wrong[:50])]
+            lines += [f"VIOLATIONS: {len(self.wrong)}", *(f"  {each}" for each in self.wrong[:SHOWN])]
+            if len(self.wrong) > SHOWN:
+                lines.append("  ... and so on")
         else:
             lines.append("nothing is wrong")
         return "\n".join(lines)
@@ -120,7 +123,7 @@ class ChaosRun:
                 self._check(cluster, load)
             finally:
                 load.kill()
-        for wrong in self._report.wrong[:50]:
+        for wrong in self._report.wrong[:SHOWN]:
             story.tell(f"WRONG: {wrong}")
         (self._directory / "report.txt").write_text(self._report.text() + "\n")
         return self._report

@@ -131,8 +131,8 @@ class Proxies:
             self._connections.add(connection)
             try:
                 await self._carry(connection, reader, writer, target)
-            except* OSError:
-                connection.abort()  # Either side has hung up, or nobody listens: the other one learns it so.
+            except asyncio.CancelledError:
+                connection.abort()  # By `reset`, or the end: nobody else waits for this task.
             finally:
                 self._connections.discard(connection)
                 connection.abort()
@@ -146,12 +146,16 @@ class Proxies:
         writer: asyncio.StreamWriter,
         target: tuple[str, int],
     ) -> None:
+        """Until both sides have ended, or one breaks; then the other one learns it by a break too."""
         await self.fair(connection.client, connection.server)
-        onward, back = await asyncio.open_connection(*target, limit=_CHUNK)
-        connection.back = back
-        async with asyncio.TaskGroup() as pumps:
-            pumps.create_task(self._pump(reader, back, connection.client, connection.server))
-            pumps.create_task(self._pump(onward, writer, connection.server, connection.client))
+        try:
+            onward, back = await asyncio.open_connection(*target, limit=_CHUNK)
+            connection.back = back
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(reader, back, connection.client, connection.server))
+                pumps.create_task(self._pump(onward, writer, connection.server, connection.client))
+        except* OSError:
+            connection.abort()
 
     async def _pump(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, sender: str, receiver: str

@@ -29,7 +29,7 @@ class ReplicaReport:
     entries: int = 0
     copies: int = 0
     wrong: list[str] = field(default_factory=list)
-    """One line for each copy that is missing, damaged, or not like the others."""
+    """What is not as it should be: a line for each ledger, bookie and reason, with the entries concerned."""
 
 
 @asynccontextmanager
@@ -58,28 +58,39 @@ async def compare_replicas(metadata_store: str) -> ReplicaReport:
                 report.wrong.append(f"ledger {ledger_id} cannot be closed: {error}")
                 continue
             report.ledgers += 1
+            wrong: dict[tuple[str, str], list[int]] = {}
             for first in range(0, metadata.last_entry + 1, _AT_A_TIME):
                 ids = range(first, min(first + _AT_A_TIME, metadata.last_entry + 1))
-                await asyncio.gather(*(_compare(metadata, each, provider, report) for each in ids))
+                await asyncio.gather(*(_compare(metadata, each, provider, report, wrong) for each in ids))
+            quorums = f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"
+            for (bookie, reason), entries in wrong.items():
+                report.wrong.append(
+                    f"ledger {ledger_id} ({quorums}) on {bookie}: {reason}: {len(entries)} entries of"
+                    f" {metadata.last_entry + 1}, {min(entries)} to {max(entries)}; {metadata.segments}"
+                )
     return report
 
 
 async def _compare(
-    metadata: LedgerMetadata, entry_id: int, provider: MetadataBookieProvider, report: ReplicaReport
+    metadata: LedgerMetadata,
+    entry_id: int,
+    provider: MetadataBookieProvider,
+    report: ReplicaReport,
+    wrong: dict[tuple[str, str], list[int]],
 ) -> None:
     report.entries += 1
     found: dict[str, LedgerEntry] = {}
     for bookie in metadata.fragment_of(entry_id).write_set(entry_id):
         copy = await _read(metadata.ledger_id, entry_id, bookie, provider)
         if isinstance(copy, str):
-            report.wrong.append(f"ledger {metadata.ledger_id} entry {entry_id} on {bookie}: {copy}")
+            wrong.setdefault((bookie, copy), []).append(entry_id)
         else:
             report.copies += 1
             found[bookie] = copy
     # The header's LAC is what was confirmed when the copy was made: recovery and replication make later ones.
     contents = {(bytes(copy.payload), copy.length) for copy in found.values()}
     if len(contents) > 1:
-        report.wrong.append(f"ledger {metadata.ledger_id} entry {entry_id} differs between {sorted(found)}")
+        wrong.setdefault((" ".join(sorted(found)), "copies differ"), []).append(entry_id)
 
 
 async def _read(
