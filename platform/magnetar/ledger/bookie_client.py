@@ -47,8 +47,9 @@ class BookieClientSettings:
     backoff_s: float = 0.05
     """The first pause after a failed connection; it doubles up to `backoff_max_s`."""
     backoff_max_s: float = 5.0
-    unsent_bytes: int = 64 * 1024 * 1024
-    """With more than this waiting for the socket, adds are answered TOO_MANY_REQUESTS."""
+    unsent_bytes: int = 320 * 1024 * 1024
+    """With more than this waiting for the socket, adds are answered TOO_MANY_REQUESTS. A last resort: it is more
+    than what a ledger client lets pile up."""
     tick_s: float = 0.25
 
 
@@ -77,6 +78,8 @@ class BookieClient:
         self._adds: dict[int, AddDone] = {}
         self._asked: dict[int, tuple[asyncio.Future[Any], _Failure]] = {}
         self._unsent: list[Buffer] = []
+        self._held_bytes = 0
+        """Of adds that wait for a connection."""
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._marks: deque[tuple[float, int]] = deque()
@@ -97,7 +100,14 @@ class BookieClient:
         if not self._may_send():
             self._loop.call_soon(done, BookieStatus.UNREACHABLE)
             return
-        if self._link is not None and self._link.congested:
+        link = self._link
+        if link is None:
+            # Nothing is sent before the bookie has said who it is, and that may take its time.
+            self._held_bytes += sum(map(len, parts))
+            congested = self._held_bytes > self._settings.unsent_bytes
+        else:
+            congested = link.congested
+        if congested:
             self._loop.call_soon(done, BookieStatus.TOO_MANY_REQUESTS)
             return
         request_id = self._next_id
@@ -160,6 +170,13 @@ class BookieClient:
         answer: BookieInfo = await self._ask(frames.encode_info, _no_info)
         return answer
 
+    def reset(self) -> None:
+        """Drop the connection with all that waits, which is answered UNREACHABLE; the next request makes another."""
+        link = self._link
+        if link is not None:
+            link.transport.abort()
+            self.lost(link, ConnectionAbortedError("given up: it lags behind"))
+
     async def close(self) -> None:
         """Close the connection; whatever waits is answered UNREACHABLE."""
         self._closed = True
@@ -206,6 +223,7 @@ class BookieClient:
         self._flush_scheduled = False
         if self._link is not None and self._unsent:
             unsent, self._unsent = self._unsent, []
+            self._held_bytes = 0
             self._link.transport.writelines(unsent)
 
     # The connection.
@@ -253,6 +271,7 @@ class BookieClient:
 
     def _drop_all(self) -> None:
         self._unsent.clear()
+        self._held_bytes = 0
         self._marks.clear()
         adds, self._adds = self._adds, {}
         asked, self._asked = self._asked, {}

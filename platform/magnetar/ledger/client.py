@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from magnetar.environment.clock import Clock
 from magnetar.environment.logs import get_logger
+from magnetar.ledger.bookie_health import BookieHealth, HealthRules
+from magnetar.ledger.counts import Counts
 from magnetar.ledger.errors import MetadataUnavailable
 from magnetar.ledger.metadata import LedgerMetadata, Segment
 from magnetar.ledger.owned_tasks import OwnedTasks
@@ -14,8 +16,12 @@ from magnetar.ledger.placement import Placement
 from magnetar.ledger.reader import LedgerReader, read_last_confirmed
 from magnetar.ledger.recover import recover as recover_ledger
 from magnetar.ledger.registry import LedgerRegistry
+from magnetar.ledger.replica_budget import ReplicaBudget
+from magnetar.ledger.replica_marks import ReplicaMarks
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.supervision import Supervision
 from magnetar.ledger.surroundings import Surroundings
+from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.counters import IdAllocator
 from magnetar.metadata.errors import StoreClosed, StoreUnavailable
@@ -42,15 +48,33 @@ class LedgerClient:
     ) -> None:
         settings = settings or LedgerClientSettings()
         self._ids = IdAllocator(metadata)
+        tasks = OwnedTasks(log)
+        health = BookieHealth(
+            random,
+            HealthRules(
+                settings.quarantine_s,
+                settings.quarantine_max_s,
+                settings.quarantine_errors,
+                settings.quarantine_interval_s,
+                settings.quarantine_ratio,
+            ),
+        )
+        budget = ReplicaBudget(settings.pending_bytes, settings.unacknowledged_bytes, settings.replica_lag_s)
+        counts = Counts()
         self._surroundings = Surroundings(
             registry=LedgerRegistry(metadata, clock, random, settings),
             bookies=bookies,
-            placement=placement or Placement(random, quarantine_s=settings.quarantine_s),
+            placement=placement or Placement(random, health=health),
             clock=clock,
             dice=random,
             settings=settings,
-            tasks=OwnedTasks(log),
+            tasks=tasks,
             master_key=master_key(),
+            health=health,
+            budget=budget,
+            marks=ReplicaMarks(UnderreplicatedLedgers(metadata), tasks, random),
+            counts=counts,
+            supervision=Supervision(bookies, budget, health, counts, clock, settings),
         )
 
     @property
@@ -94,6 +118,7 @@ class LedgerClient:
                 custom=dict(custom_metadata),
             )
             if await surroundings.registry.create(metadata):
+                surroundings.counts.created += 1
                 return LedgerWriter(metadata, surroundings)
             log.warning("ledger.id_taken", ledger_id=metadata.ledger_id)
 
@@ -145,6 +170,12 @@ class LedgerClient:
         """All ledgers there are."""
         return await self._surroundings.registry.list()
 
+    async def room(self) -> None:
+        """Return once appends are taken again, after one was refused with `TooManyPending`."""
+        await self._surroundings.supervision.room()
+
     async def close(self) -> None:
         """Wait for what is under way. The bookies' connections belong to their provider."""
+        self._surroundings.supervision.close()
+        self._surroundings.marks.close()
         await self._surroundings.tasks.drain()

@@ -6,6 +6,7 @@ LedgerError
     NoSuchLedger(ledger_id)         no metadata: it never was, or it is deleted
     NotEnoughBookies(needed, ...)   an ensemble cannot be filled now: retry with back-off
     QuorumLost(ledger_id, reason)   too many bookies fail for an append to be acknowledged: go on in a new ledger
+    TooManyPending(pending, limit)  so much waits to be confirmed that nothing is taken: retry when there is room
     MetadataUnavailable(reason)     the metadata store cannot be reached, or the outcome of a write is unknown
     ReadFailed(ledger_id, ...)      no replica gave the entry; `absent` tells whether they vouch it is not there
     EntryTooLarge(size, limit)      refused before an id was given
@@ -62,6 +63,15 @@ class QuorumLost(LedgerError):
     def __init__(self, ledger_id: int, reason: str) -> None:
         super().__init__(f"ledger {ledger_id} cannot be written any more: {reason}")
         self.ledger_id = ledger_id
+
+
+class TooManyPending(LedgerError):
+    def __init__(self, pending: int, limit: int) -> None:
+        super().__init__(
+            f"{pending} bytes wait to be confirmed by bookies, and no more than {limit} may: retry later"
+        )
+        self.pending = pending
+        self.limit = limit
 
 
 class MetadataUnavailable(LedgerError):

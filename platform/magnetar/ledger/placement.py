@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable
 
+from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.errors import NotEnoughBookies
 
 
@@ -26,16 +27,15 @@ class Placement:
         dice: random.Random,
         *,
         domain_of: Callable[[str], str] = own_domain,
-        quarantine_s: float = 30.0,
+        health: BookieHealth | None = None,
     ) -> None:
         self._dice = dice
         self._domain_of = domain_of
-        self._quarantine_s = quarantine_s
-        self._suspect_until: dict[str, float] = {}
+        self._health = health or BookieHealth(dice)
 
     def suspect(self, bookie: str, now: float) -> None:
         """`bookie` has just failed."""
-        self._suspect_until[bookie] = now + self._quarantine_s
+        self._health.failed(bookie, now)
 
     def new_ensemble(
         self, writable: Collection[str], size: int, write_quorum: int, now: float
@@ -87,10 +87,4 @@ class Placement:
         return order
 
     def _is_suspect(self, bookie: str, now: float) -> bool:
-        until = self._suspect_until.get(bookie)
-        if until is None:
-            return False
-        if until <= now:
-            del self._suspect_until[bookie]
-            return False
-        return True
+        return self._health.quarantined(bookie, now)

@@ -81,6 +81,11 @@ class MetadataBookieProvider:
             )
         return client
 
+    def reset(self, bookie_id: str) -> None:
+        client = self._clients.get(bookie_id)
+        if client is not None:
+            client.reset()
+
     async def close(self) -> None:
         """Close the connections it has made. Local bookies stop when their owner stops them."""
         if self._watch is not None:

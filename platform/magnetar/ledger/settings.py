@@ -14,12 +14,27 @@ MIB = 1024 * 1024
 class LedgerClientSettings:
     max_entry_bytes: int = MAX_ENTRY_BYTES - ENTRY_HEADER_BYTES
     """The largest payload of an entry. Larger ones are refused before they get an id."""
+    pending_bytes: int = 192 * MIB
+    """Appended and not yet confirmed, over all ledgers. With more, appends are refused until there is room."""
     unacknowledged_bytes: int = 64 * MIB
-    """What one ledger may have on its way to one bookie. A bookie further behind counts as failing."""
+    """Confirmed, but still on the way to bookies that lag, over all ledgers. Beyond it the slowest is replaced."""
+    replica_lag_s: float = 3.0
+    """A bookie that has not answered for this long while others have is replaced."""
+    explicit_lac_s: float = 0.0
+    """How often bookies are told of the last entry confirmed where no later entry tells them. 0: never."""
+    delay_ensemble_change: bool = False
+    """Whether a failing bookie is kept for as long as the others make up the ack quorum."""
     ensemble_retry_s: float = 5.0
     """How long a failing bookie is kept where no other could be found, before one is looked for again."""
     quarantine_s: float = 30.0
-    """How long a bookie that failed is not chosen again while others can be."""
+    """How long a bookie that failed is not chosen again while others can be; doubled if it soon fails again."""
+    quarantine_max_s: float = 1800.0
+    """The longest quarantine, and the one of a bookie with too many errors."""
+    quarantine_errors: int = 100
+    """A bookie that fails more writes than this within `quarantine_interval_s` is quarantined."""
+    quarantine_interval_s: float = 60.0
+    quarantine_ratio: float = 1.0
+    """How likely this client is to quarantine a bookie for its errors: below 1, not all clients drop the same one."""
     metadata_retry_s: float = 30.0
     """How long a change of a ledger's metadata is tried while the store gives no answer."""
     metadata_backoff_s: float = 0.05

@@ -6,10 +6,15 @@ import random
 from dataclasses import dataclass
 
 from magnetar.environment.clock import Clock
+from magnetar.ledger.bookie_health import BookieHealth
+from magnetar.ledger.counts import Counts
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.registry import LedgerRegistry
+from magnetar.ledger.replica_budget import ReplicaBudget
+from magnetar.ledger.replica_marks import ReplicaMarks
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.supervision import Supervision
 from magnetar.protocol.bookie import BookieProvider
 
 
@@ -23,3 +28,8 @@ class Surroundings:
     settings: LedgerClientSettings
     tasks: OwnedTasks
     master_key: bytes
+    health: BookieHealth
+    budget: ReplicaBudget
+    marks: ReplicaMarks
+    counts: Counts
+    supervision: Supervision

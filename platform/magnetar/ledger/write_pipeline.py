@@ -67,12 +67,14 @@ class WritePipeline(Generic[Done]):
         "last_pushed",
         "length",
         "stopped",
+        "write_quorum",
     )
 
     def __init__(self, fragment: Fragment, *, last_confirmed: int = -1, length: int = 0) -> None:
         self.ensemble = fragment.ensemble
         self._size = len(fragment.ensemble)
         self._ack_quorum = fragment.ack_quorum
+        self.write_quorum = fragment.write_quorum
         self._spare = fragment.write_quorum - fragment.ack_quorum
         # The write set of an entry depends only on its id modulo the ensemble's size.
         self._slots = tuple(fragment.write_slots(turn) for turn in range(self._size))
@@ -148,6 +150,13 @@ class WritePipeline(Generic[Done]):
         """Whether any entry is lost."""
         return any(map(self.is_lost, self._pending))
 
+    def slots_without(self, add: PendingAdd[Done]) -> Iterator[tuple[int, bool]]:
+        """The slots that have not acknowledged an entry, and whether they have failed to; the others may still."""
+        for slot in self.write_slots(add.entry_id):
+            bit = 1 << slot
+            if not add.acked & bit:
+                yield slot, bool(add.failed & bit)
+
     # Changes of the ensemble.
 
     def begin_change(self) -> int:
@@ -164,7 +173,7 @@ class WritePipeline(Generic[Done]):
         """
         assert self.changing
         self.changing = False
-        self.ensemble = replace_slots(self.ensemble, dict(replacements))
+        self.ensemble = replace_slots(self.ensemble, replacements)
         resent = []
         for slot in replacements:
             self.failed.pop(slot, None)

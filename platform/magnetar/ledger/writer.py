@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from magnetar.environment.logs import get_logger
@@ -14,6 +14,7 @@ from magnetar.ledger.errors import (
     LedgerFenced,
     NotEnoughBookies,
     QuorumLost,
+    TooManyPending,
 )
 from magnetar.ledger.fragment import replace_slots
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
@@ -33,13 +34,23 @@ AppendDone = Callable[[int, LedgerError | None], None]
 class _Member:
     """A bookie in a slot of the ensemble, and how much it has not answered yet."""
 
-    __slots__ = ("bookie", "connection", "outstanding_bytes", "slot")
+    __slots__ = ("bookie", "connection", "lag", "lagging_bytes", "outstanding_bytes", "replaced", "slot")
 
     def __init__(self, slot: int, bookie: str, surroundings: Surroundings) -> None:
         self.slot = slot
         self.bookie = bookie
         self.connection = surroundings.bookies.connection(bookie)
+        self.lag = surroundings.budget.of(bookie)
         self.outstanding_bytes = 0
+        self.lagging_bytes = 0
+        """Those of confirmed entries. Part of `outstanding_bytes`."""
+        self.replaced = False
+
+    def replace(self) -> None:
+        """It is no longer in the ensemble: its copies are no longer waited for."""
+        self.replaced = True
+        self.lag.lagging_bytes -= self.lagging_bytes
+        self.lagging_bytes = 0
 
 
 class LedgerWriter:
@@ -50,7 +61,9 @@ class LedgerWriter:
         self._metadata = metadata
         self._surroundings = surroundings
         self._max_entry_bytes = surroundings.settings.max_entry_bytes
-        self._unacknowledged_bytes = surroundings.settings.unacknowledged_bytes
+        self._budget = surroundings.budget
+        self._supervision = surroundings.supervision
+        self._counts = surroundings.counts
         self._master_key = surroundings.master_key
         self._pipeline: WritePipeline[AppendDone] = WritePipeline(metadata.last_fragment)
         self._members = [
@@ -60,6 +73,11 @@ class LedgerWriter:
         self._closing: asyncio.Future[None] | None = None
         self._seeking = False
         self._seek_again_at = 0.0
+        self._lac_told = -1
+        """The highest LAC that bookies have been sent."""
+        self._short: set[str] = set()
+        """Bookies of the last segment that will not get a copy of some confirmed entry."""
+        surroundings.supervision.opened(self)
 
     # What is known of it.
 
@@ -109,17 +127,26 @@ class LedgerWriter:
 
         Raises:
             EntryTooLarge
+            TooManyPending: nothing is taken now, in any ledger; `LedgerClient.room` tells when it is again.
             LedgerError: what ended the ledger.
         """
-        pipeline = self._pipeline
+        pipeline, budget = self._pipeline, self._budget
         if pipeline.stopped:
             raise self._error or LedgerClosed(self.ledger_id)
         size = sum(map(len, parts))
         if size > self._max_entry_bytes:
             raise EntryTooLarge(size, self._max_entry_bytes)
+        if budget.pending_bytes >= budget.pending_limit:
+            self._counts.refused += 1
+            raise TooManyPending(budget.pending_bytes, budget.pending_limit)
+        if not self._supervision.running:
+            self._supervision.start()
+        budget.pending_bytes += size
+        self._counts.appends += 1
         add = pipeline.push(size, done)
         entry_id = add.entry_id
-        header = encode_entry_header(self.ledger_id, entry_id, pipeline.last_confirmed, add.length, parts)
+        self._lac_told = last_confirmed = pipeline.last_confirmed
+        header = encode_entry_header(self.ledger_id, entry_id, last_confirmed, add.length, parts)
         add.parts = (header, *parts)
         for slot in pipeline.write_slots(entry_id):
             self._send(add, self._members[slot])
@@ -127,9 +154,10 @@ class LedgerWriter:
 
     def _send(self, add: PendingAdd[AppendDone], member: _Member) -> None:
         done = partial(self._answered, add, member)
-        late = member.outstanding_bytes > self._unacknowledged_bytes
+        lag = member.lag
+        lag.sent += 1
         member.outstanding_bytes += add.size
-        if late:
+        if lag.lagging_bytes > self._budget.lagging_limit:
             asyncio.get_running_loop().call_soon(done, BookieStatus.TOO_MANY_REQUESTS)
             return
         member.connection.add_entry(
@@ -137,27 +165,87 @@ class LedgerWriter:
         )
 
     def _answered(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
+        member.lag.answered += 1
         member.outstanding_bytes -= add.size
         pipeline = self._pipeline
+        if add.entry_id <= pipeline.last_confirmed:
+            self._answered_late(add, member, status)
+            return
         if pipeline.stopped:
             return
         if status is BookieStatus.OK:
             if pipeline.add_succeeded(add, member.slot, member.bookie):
                 self._confirm()
             return
+        self._failed(add, member, status)
+
+    def _answered_late(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
+        """Others have confirmed the entry before this bookie answered."""
+        if not member.replaced:
+            member.lagging_bytes -= add.size
+            member.lag.lagging_bytes -= add.size
+        if status is BookieStatus.OK:
+            return
+        self._give_up_copy(add.entry_id, member)
+        if not self._pipeline.stopped:
+            self._failed(add, member, status)
+
+    def _failed(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
+        pipeline = self._pipeline
         match pipeline.add_failed(add, member.slot, member.bookie, status):
             case AddOutcome.FATAL if status is BookieStatus.FENCED:
                 self._end(LedgerFenced(self.ledger_id))
             case AddOutcome.FATAL:
                 self._end(QuorumLost(self.ledger_id, f"bookie {member.bookie} answered {status.name}"))
             case AddOutcome.REPLACE:
-                self._seek_replacements(add, status)
+                surroundings = self._surroundings
+                surroundings.health.error(member.bookie, surroundings.clock.monotonic())
+                lost = pipeline.is_lost(add)
+                patient = surroundings.settings.delay_ensemble_change
+                if lost or not patient or status is BookieStatus.READ_ONLY:
+                    self._seek_replacements(status.name, lost)
             case AddOutcome.LATE:
                 return
 
     def _confirm(self) -> None:
-        for add in self._pipeline.take_confirmed():
+        pipeline = self._pipeline
+        confirmed_length, write_quorum = pipeline.confirmed_length, pipeline.write_quorum
+        for add in pipeline.take_confirmed():
+            if add.acks < write_quorum:
+                self._confirmed_short(add)
             self._tell(add, None)
+        budget = self._budget
+        budget.pending_bytes -= pipeline.confirmed_length - confirmed_length
+        if self._supervision.waiting:
+            self._supervision.made_room()
+
+    def _confirmed_short(self, add: PendingAdd[AppendDone]) -> None:
+        """An entry is confirmed though not all of its copies are there."""
+        for slot, failed in self._pipeline.slots_without(add):
+            member = self._members[slot]
+            if failed:
+                self._give_up_copy(add.entry_id, member)
+            else:
+                member.lagging_bytes += add.size
+                member.lag.lagging_bytes += add.size
+
+    def _give_up_copy(self, entry_id: int, member: _Member) -> None:
+        """A copy that the metadata promise will not come: have autorecovery make it."""
+        metadata, bookie = self._metadata, member.bookie
+        if metadata.fragment_of(entry_id).ensemble[member.slot] != bookie:
+            return  # Sent to another one since.
+        if entry_id >= metadata.segments[-1].first_entry:
+            if bookie in self._short:
+                return  # It is marked already, and once more when the segment ends.
+            self._short.add(bookie)
+            self._counts.copies_given_up += 1
+        self._surroundings.marks.note(self.ledger_id, bookie)
+
+    def _segment_ended(self) -> None:
+        """Mark what it lacks once more: only now can it be repaired."""
+        for bookie in sorted(self._short):
+            self._surroundings.marks.note(self.ledger_id, bookie)
+        self._short.clear()
 
     def _tell(self, add: PendingAdd[AppendDone], error: LedgerError | None) -> None:
         add.parts = ()
@@ -169,17 +257,25 @@ class LedgerWriter:
 
     # Bookies that fail.
 
-    def _seek_replacements(self, add: PendingAdd[AppendDone], status: BookieStatus) -> None:
+    def drop(self, bookie: str) -> None:
+        """`bookie` lags behind the others: have another take its place, if it keeps anything of this ledger waiting."""
+        pipeline = self._pipeline
+        for member in self._members:
+            if member.bookie == bookie and member.outstanding_bytes and not pipeline.stopped:
+                pipeline.failed[member.slot] = bookie
+                self._counts.dropped_replicas += 1
+                self._seek_replacements("lagging", pipeline.quorum_lost)
+
+    def _seek_replacements(self, reason: str, lost: bool) -> None:
         if self._seeking:
             return
-        due = self._surroundings.clock.monotonic() >= self._seek_again_at
-        if due or self._pipeline.is_lost(add):
+        if lost or self._surroundings.clock.monotonic() >= self._seek_again_at:
             self._seeking = True
             log.warning(
                 "bookie.failed",
                 ledger_id=self.ledger_id,
                 bookies=sorted(self._pipeline.failed.values()),
-                status=status.name,
+                status=reason,
             )
             self._surroundings.tasks.spawn(self._replace_failed())
 
@@ -219,16 +315,45 @@ class LedgerWriter:
             return False
         if stored.state is not LedgerState.OPEN:
             raise LedgerFenced(self.ledger_id, f"it is {stored.state.value} in the metadata")
+        self._replaced_in(first_entry, replacements)
         self._metadata = stored
+        self._counts.ensemble_changes += 1
         log.info(
             "ensemble.changed", ledger_id=self.ledger_id, first_entry=first_entry, ensemble=",".join(ensemble)
         )
         for slot, bookie in replacements.items():
+            self._members[slot].replace()
             self._members[slot] = _Member(slot, bookie, surroundings)
         for add, slot in pipeline.end_change(replacements):
             self._send(add, self._members[slot])
         self._confirm()
         return True
+
+    def _replaced_in(self, first_entry: int, replacements: Mapping[int, str]) -> None:
+        """The segment there was ends before `first_entry`. What its bookies still owe may never come."""
+        for slot in replacements:
+            if self._members[slot].lagging_bytes:
+                self._short.add(self._members[slot].bookie)
+                self._counts.copies_given_up += 1
+        if first_entry > self._metadata.segments[-1].first_entry:
+            self._segment_ended()
+        else:
+            self._short.clear()  # It held nothing.
+
+    # The LAC, where no entry brings it.
+
+    @property
+    def lac_untold(self) -> bool:
+        return not self._pipeline.stopped and self._lac_told < self._pipeline.last_confirmed
+
+    def tell_lac(self) -> None:
+        """Tell the bookies that hold the last confirmed entry that it is confirmed. Best effort: it only helps readers."""
+        self._lac_told = last_confirmed = self._pipeline.last_confirmed
+        for slot in self._pipeline.write_slots(last_confirmed):
+            connection = self._members[slot].connection
+            self._surroundings.tasks.spawn(
+                connection.write_lac(self.ledger_id, last_confirmed, self._master_key)
+            )
 
     # The end.
 
@@ -240,8 +365,18 @@ class LedgerWriter:
         log.warning(
             "ledger.writer_stopped", ledger_id=self.ledger_id, pending=self.pending, reason=str(error)
         )
-        for add in self._pipeline.stop():
+        self._stop(error)
+
+    def _stop(self, error: LedgerError) -> None:
+        pipeline, budget = self._pipeline, self._budget
+        budget.pending_bytes -= pipeline.length - pipeline.confirmed_length
+        self._supervision.ended(self)
+        for add in pipeline.stop():
+            self._counts.failed += 1
             self._tell(add, error)
+        self._segment_ended()
+        if self._supervision.waiting:
+            self._supervision.made_room()
 
     async def close(self) -> int:
         """Close the ledger at the last entry acknowledged, and return that entry's id.
@@ -255,8 +390,7 @@ class LedgerWriter:
         """
         if not self._pipeline.stopped:
             self._error = LedgerClosed(self.ledger_id)
-            for add in self._pipeline.stop():
-                self._tell(add, self._error)
+            self._stop(self._error)
         return await self._surroundings.tasks.shielded(self._close())
 
     async def _close(self) -> int:

@@ -41,6 +41,8 @@ AVAILABLE_PATH = "/ledgers/available"
 """Ephemeral `<AVAILABLE_PATH>/<bookie id>`: a `BookieAddress` as JSON with a format version."""
 COOKIES_PATH = "/ledgers/cookies"
 """Persistent `<COOKIES_PATH>/<bookie id>`: which data directory belongs to the id."""
+READ_ONLY_WANTED_PATH = "/ledgers/readonly_wanted"
+"""Persistent `<READ_ONLY_WANTED_PATH>/<bookie id>`: there while an operator wants the bookie read-only."""
 
 
 class BookieStatus(IntEnum):
@@ -266,6 +268,10 @@ class BookieProvider(Protocol):
         ...
 
     def connection(self, bookie_id: str) -> BookieConnection: ...
+
+    def reset(self, bookie_id: str) -> None:
+        """Give up what is on its way to a bookie behind a socket: it is answered UNREACHABLE, its memory freed."""
+        ...
 
     async def close(self) -> None: ...
 

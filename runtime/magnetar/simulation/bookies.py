@@ -401,5 +401,8 @@ class MemoryBookies:
             self._connections[bookie_id] = connection
         return connection
 
+    def reset(self, bookie_id: str) -> None:
+        """What is under way here is bounded by its time-out."""
+
     async def close(self) -> None:
         """Nothing is held."""

@@ -115,6 +115,13 @@ TRANSLATIONS: dict[str, Translation] = {
     "managedLedgerDefaultWriteQuorum": _same("policies.write_quorum"),
     "managedLedgerDefaultAckQuorum": _same("policies.ack_quorum"),
     "managedLedgerDefaultMarkDeleteRateLimit": _same("policies.mark_delete_rate"),
+    # The ledger client.
+    "bookkeeperClientHealthCheckIntervalSeconds": _same("ledger.quarantine_interval_s"),
+    "bookkeeperClientHealthCheckErrorThresholdPerInterval": _same("ledger.quarantine_errors"),
+    "bookkeeperClientHealthCheckQuarantineTimeInSeconds": _same("ledger.quarantine_max_s"),
+    "bookkeeperClientQuarantineRatio": _same("ledger.quarantine_ratio"),
+    "bookkeeperExplicitLacIntervalInMills": Translation("ledger.explicit_lac_s", _MILLISECONDS),
+    "bookkeeper_delayEnsembleChange": _same("ledger.delay_ensemble_change"),
     "allowAutoTopicCreation": _same("policies.auto_topic_creation"),
     "allowAutoTopicCreationType": _same("policies.auto_topic_type"),
     "defaultNumPartitions": _same("policies.auto_topic_partitions"),
