@@ -8,7 +8,7 @@ Source: BookKeeper `BookieHealth`, section 4 of the storage fact sheet.
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _SLOW_READ_S = 10.0
@@ -37,10 +37,11 @@ class _Record:
 class BookieHealth:
     """What one client has seen of the bookies. Times are monotonic seconds."""
 
-    __slots__ = ("_dice", "_records", "_rules")
+    __slots__ = ("_chance", "_records", "_rules")
 
-    def __init__(self, dice: random.Random, rules: HealthRules | None = None) -> None:
-        self._dice = dice
+    def __init__(self, chance: Callable[[], float], rules: HealthRules | None = None) -> None:
+        """`chance`: draws from 0 to 1."""
+        self._chance = chance
         self._rules = rules or HealthRules()
         self._records: dict[str, _Record] = {}
 
@@ -65,7 +66,7 @@ class BookieHealth:
             record.errors, record.interval_began = 0, now
         record.errors += 1
         # Not all clients are to drop the same bookie: each draws for itself.
-        if record.errors == rules.errors_max + 1 and self._dice.random() < rules.quarantine_ratio:
+        if record.errors == rules.errors_max + 1 and self._chance() < rules.quarantine_ratio:
             record.length_s = rules.quarantine_max_s
             record.until = now + record.length_s
 

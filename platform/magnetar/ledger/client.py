@@ -50,7 +50,7 @@ class LedgerClient:
         self._ids = IdAllocator(metadata)
         tasks = OwnedTasks(log)
         health = BookieHealth(
-            random,
+            random.random,
             HealthRules(
                 settings.quarantine_s,
                 settings.quarantine_max_s,

@@ -31,7 +31,7 @@ class Placement:
     ) -> None:
         self._dice = dice
         self._domain_of = domain_of
-        self._health = health or BookieHealth(dice)
+        self._health = health or BookieHealth(dice.random)
 
     def suspect(self, bookie: str, now: float) -> None:
         """`bookie` has just failed."""

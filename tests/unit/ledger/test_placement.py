@@ -31,7 +31,7 @@ def test_too_few_bookies_are_an_error_that_says_so() -> None:
 
 
 def test_a_bookie_that_failed_is_passed_over_while_others_can_be_had() -> None:
-    placement = Placement(random.Random(1), health=BookieHealth(random.Random(1)))
+    placement = Placement(random.Random(1), health=BookieHealth(random.Random(1).random))
     placement.suspect("a", now=0)
     assert all("a" not in placement.new_ensemble(["a", "b", "c"], 2, 2, now=10) for _ in range(20))
     assert "a" in placement.new_ensemble(["a", "b"], 2, 2, now=10), "better a doubtful one than none"

@@ -49,7 +49,7 @@ def test_the_worst_is_told_of_when_too_much_waits_in_all() -> None:
 
 
 def test_a_quarantine_is_twice_as_long_for_one_that_soon_fails_again() -> None:
-    health = BookieHealth(random.Random(1), HealthRules(quarantine_s=30, quarantine_max_s=100))
+    health = BookieHealth(random.Random(1).random, HealthRules(quarantine_s=30, quarantine_max_s=100))
     health.failed("a", 0)
     health.failed("a", 10)  # The same failure, told by another ledger.
     assert health.quarantined("a", 29)
@@ -68,7 +68,7 @@ def test_too_many_errors_within_an_interval_quarantine_and_chance_has_a_say() ->
     rules = HealthRules(errors_max=3, errors_interval_s=60, quarantine_max_s=500, quarantine_ratio=0.5)
     quarantined = 0
     for seed in range(200):
-        health = BookieHealth(random.Random(seed), rules)
+        health = BookieHealth(random.Random(seed).random, rules)
         for at in (0, 30, 59, 61, 62, 63):
             health.error("a", at)
         assert not health.quarantined("a", 63), "three in the first minute, three in the second"
