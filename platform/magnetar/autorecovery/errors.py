@@ -2,14 +2,13 @@
 
 AutorecoveryError
     NoAuditor                       nobody carried out the audit that was asked for
+    AuditPaused                     an audit was asked for, and nothing is audited now
     UnknownBookie(bookie)           no ledger, cookie or registration names it
 
-    EntryUnreadable, CopyFailed, NoTarget, LockLost     within this room: a repair that cannot go on now
+    EntryUnreadable, CopyFailed, LockLost     within this room: a repair that cannot go on now
 """
 
 from __future__ import annotations
-
-from collections.abc import Collection
 
 from magnetar.protocol.bookie import BookieStatus
 
@@ -24,6 +23,11 @@ class NoAuditor(AutorecoveryError):
             f"no auditor carried out the audit within {waited_s:g} s: start `magnetar autorecovery`, or see why"
             " its processes do not lead (`magnetar autorecovery status`)"
         )
+
+
+class AuditPaused(AutorecoveryError):
+    def __init__(self) -> None:
+        super().__init__("autorecovery is paused: resume it first (`magnetar autorecovery resume`)")
 
 
 class UnknownBookie(AutorecoveryError):
@@ -49,16 +53,6 @@ class CopyFailed(AutorecoveryError):
         super().__init__(f"{bookie} did not take a copy of entry {ledger_id}:{entry_id}: {status.name}")
         self.bookie = bookie
         self.status = status
-
-
-class NoTarget(AutorecoveryError):
-    """No bookie can take the place of those that are missing."""
-
-    def __init__(self, ledger_id: int, bookies: Collection[str]) -> None:
-        names = ", ".join(sorted(bookies))
-        super().__init__(
-            f"no writable bookie can take the place of {names} in ledger {ledger_id}: start another one"
-        )
 
 
 class LockLost(AutorecoveryError):

@@ -19,6 +19,7 @@ from magnetar.autorecovery.errors import CopyFailed, EntryUnreadable, LockLost
 from magnetar.autorecovery.extents import Extent, extents
 from magnetar.autorecovery.records import LostEntries, RepairReport
 from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.autorecovery.targets import choose_targets
 from magnetar.autorecovery.verdicts import Verdict
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
@@ -27,7 +28,7 @@ from magnetar.ledger.errors import NoSuchLedger, RecoveryFailed
 from magnetar.ledger.fragment import replace_slots
 from magnetar.ledger.metadata import LedgerMetadata, Segment, replace_in_segments
 from magnetar.ledger.underreplicated import LedgerLock
-from magnetar.protocol.bookie import BookieAddress, BookieProvider
+from magnetar.protocol.bookie import BookieProvider
 
 log = get_logger("magnetar.autorecovery")
 
@@ -37,7 +38,9 @@ class Outcome(Enum):
     DELETED = "deleted"
     """There is no such ledger any more."""
     OPEN = "open"
-    """What is left to do waits for the ledger's writer."""
+    """An open fragment names a bookie that is gone: its writer is given time to replace it."""
+    SUSPECTED = "suspected"
+    """An open fragment names a bookie that may lack entries: told once the writer has closed it."""
     LEFT = "left"
     """Something could not be done; the report says what."""
 
@@ -97,6 +100,7 @@ class Repairer:
         lock: LedgerLock,
         *,
         leaving: Collection[str] = (),
+        suspects: Collection[str] = (),
         fence_open: bool = False,
         accept_loss: bool = False,
     ) -> Repair:
@@ -104,6 +108,8 @@ class Repairer:
 
         Args:
             leaving: bookies whose copies are to be moved elsewhere.
+            suspects: bookies that were marked. Where an open fragment names one, nobody can say what it lacks before
+                the ledger is closed: it is not whole until then.
             fence_open: take the ledger from its writer where an open fragment names a bookie that is gone.
             accept_loss: where entries are lost, have the rest moved to other bookies all the same. Should the lost
                 bookies come back, nobody will ask them for these entries: for operators who know.
@@ -126,15 +132,21 @@ class Repairer:
                     substitutions += await self._mend(
                         checkup.metadata, verdict, lock, leaving, accept_loss, problems
                     )
-            if checkup.well:
+            if checkup.well and not _names_open(checkup.metadata, suspects):
                 return Repair(Outcome.WHOLE)
             after = await self._checker.check(ledger_id, leaving=leaving)
         except NoSuchLedger:
             return Repair(Outcome.DELETED)
-        if after.well or (accept_loss and not _needs_more(after)):
+        if problems.reasons:
+            whole = accept_loss and not _needs_more(after)
+        else:
+            if after.open_bad and not fence_open:
+                return Repair(Outcome.OPEN, substitutions=substitutions)
+            whole = after.well
+            if whole and _names_open(after.metadata, suspects):
+                return Repair(Outcome.SUSPECTED, substitutions=substitutions)
+        if whole:
             return Repair(Outcome.WHOLE, substitutions=substitutions)
-        if after.open_bad and not problems.reasons and not fence_open:
-            return Repair(Outcome.OPEN, substitutions=substitutions)
         return Repair(Outcome.LEFT, problems.report(ledger_id), substitutions)
 
     async def check(self, ledger_id: int, *, leaving: Collection[str] = (), share: float = 0.0) -> Checkup:
@@ -153,17 +165,14 @@ class Repairer:
         readable = tuple(sorted(await self._bookies.readable()))
         moved = 0
         for extent in _closed_extents(metadata):
-            candidates = {
-                bookie: address
-                for bookie, address in (await self._bookies.writable()).items()
-                if bookie in onto and bookie not in extent.ensemble
-            }
             slots = [
                 slot
                 for slot, bookie in enumerate(extent.ensemble)
                 if (bookie in away_from if away_from else bookie not in onto)
-            ][: len(candidates)]
-            targets = self._targets(extent.ensemble, slots, candidates)
+            ][: len(set(onto) - set(extent.ensemble))]
+            targets = await choose_targets(
+                self._surroundings, metadata, extent.ensemble, slots, excluding=away_from, among=onto
+            )
             if not targets:
                 continue
             fillings = {slot: Filling(new, tuple(extent.stripe(slot))) for slot, new in targets.items()}
@@ -189,7 +198,7 @@ class Repairer:
         unfit: set[str] = set()
         """Bookies that are there and do not take their own missing entries."""
         while True:
-            plan, targets = await self._plan(verdict, leaving, lost, accept_loss, unfit, problems)
+            plan, targets = await self._plan(metadata, verdict, leaving, lost, accept_loss, unfit, problems)
             if not plan.fillings:
                 break
             try:
@@ -220,6 +229,7 @@ class Repairer:
 
     async def _plan(
         self,
+        metadata: LedgerMetadata,
         verdict: Verdict,
         leaving: Collection[str],
         lost: Ranges,
@@ -241,24 +251,15 @@ class Repairer:
             if entries:
                 fillings[copy.slot] = Filling(copy.bookie, entries, in_place=True)
         slots += [copy.slot for copy in verdict.gone if accept_loss or _to_be_had(extent, copy.slot, lost)]
-        candidates = {
-            bookie: address
-            for bookie, address in (await self._bookies.writable()).items()
-            if bookie not in leaving and bookie not in extent.ensemble
-        }
-        targets = self._targets(extent.ensemble, slots, candidates)
+        targets = await choose_targets(
+            self._surroundings, metadata, extent.ensemble, slots, excluding=leaving
+        )
         left = [extent.ensemble[slot] for slot in slots if slot not in targets]
         if left:
             problems.add(f"no writable bookie can take the place of {', '.join(left)}: start another one")
         for slot, bookie in targets.items():
             fillings[slot] = Filling(bookie, tuple(extent.stripe(slot)))
         return CopyPlan(extent, fillings, readable, lost), targets
-
-    def _targets(
-        self, ensemble: tuple[str, ...], slots: Collection[int], candidates: Mapping[str, BookieAddress]
-    ) -> dict[int, str]:
-        now = self._surroundings.clock.monotonic()
-        return self._surroundings.placement.replacements(candidates, ensemble, slots, now)
 
     async def _rename(
         self,
@@ -302,6 +303,10 @@ def _needs_more(checkup: Checkup) -> bool:
         or any(subtract(copy.missing, verdict.lost) != NOTHING for copy in verdict.incomplete)
         for verdict in checkup.bad
     )
+
+
+def _names_open(metadata: LedgerMetadata, suspects: Collection[str]) -> bool:
+    return not metadata.closed and any(bookie in suspects for bookie in metadata.segments[-1].ensemble)
 
 
 def _closed_extents(metadata: LedgerMetadata) -> list[Extent]:

@@ -17,8 +17,8 @@ from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.underreplicated import LedgerLock, UnderreplicatedLedger, UnderreplicatedLedgers
-from magnetar.metadata.errors import MetadataError
-from magnetar.metadata.store import MetadataStore, Notification, SessionState, Watch
+from magnetar.metadata.errors import AlreadyExists, MetadataError
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Notification, SessionState, Watch
 from magnetar.protocol.bookie import AVAILABLE_PATH, BookieProvider
 
 log = get_logger("magnetar.autorecovery")
@@ -161,9 +161,16 @@ class ReplicationWorker:
     async def _register(self) -> None:
         """Be known as one who repairs, for people who look."""
         session = self._store.session_id
-        if self._registered_as != session:
-            await self._store.put(f"{WORKERS_PATH}/{self._name}", b'{"version":1}', ephemeral=True)
-            self._registered_as = session
+        if self._registered_as == session:
+            return
+        path = f"{WORKERS_PATH}/{self._name}"
+        try:
+            await self._store.put(path, b'{"version":1}', expected_version=MUST_NOT_EXIST, ephemeral=True)
+        except AlreadyExists:
+            record = await self._store.get(path)
+            if record is None or record.session != session:
+                return  # Of a session that ended a moment ago: next time.
+        self._registered_as = session
 
     async def _try(self, ledger_id: int) -> None:
         lock = self._held.pop(ledger_id, None)
@@ -196,7 +203,11 @@ class ReplicationWorker:
         ledger_id = mark.ledger_id
         fence = self._schedule.grace_is_over(ledger_id, self._clock.monotonic())
         repair = await self._repairer.repair(
-            ledger_id, lock, leaving=await leaving_bookies(self._store), fence_open=fence
+            ledger_id,
+            lock,
+            leaving=await leaving_bookies(self._store),
+            suspects=mark.missing,
+            fence_open=fence,
         )
         now = self._clock.monotonic()
         match repair.outcome:
@@ -213,6 +224,8 @@ class ReplicationWorker:
             case Outcome.OPEN:
                 self._schedule.again_at(ledger_id, self._schedule.grace_ends(ledger_id, now))
                 return True
+            case Outcome.SUSPECTED:
+                self._schedule.again_at(ledger_id, now + self._settings.workers_idle_s)
             case Outcome.LEFT:
                 assert repair.report is not None
                 self.failed += 1

@@ -23,9 +23,14 @@ from magnetar.metadata.store import (
     SessionState,
     Watch,
 )
-from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, REGISTRATION_VERSION, BookieAddress
+from magnetar.protocol.bookie import (
+    AVAILABLE_PATH,
+    COOKIES_PATH,
+    READ_ONLY_WANTED_PATH,
+    REGISTRATION_VERSION,
+    BookieAddress,
+)
 
-READ_ONLY_WANTED_PATH = "/ledgers/readonly_wanted"
 _POLL_S = 0.5
 _BACKOFF_MAX_S = 15.0
 

@@ -1,0 +1,33 @@
+"""Which bookies take the slots of those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.ledger.surroundings import Surroundings
+
+
+async def choose_targets(
+    surroundings: Surroundings,
+    metadata: LedgerMetadata,
+    ensemble: tuple[str, ...],
+    slots: Collection[int],
+    *,
+    excluding: Collection[str] = (),
+    among: Collection[str] | None = None,
+) -> dict[int, str]:
+    """A bookie for as many of `slots` as possible, as the ledger's writer would have chosen; none is in `ensemble`.
+
+    Args:
+        excluding: bookies that are to be emptied.
+        among: if not None, only these.
+    """
+    if not slots:
+        return {}
+    candidates = {
+        bookie: address
+        for bookie, address in (await surroundings.bookies.writable()).items()
+        if bookie not in excluding and (among is None or bookie in among)
+    }
+    return surroundings.placement.replacements(candidates, ensemble, slots, surroundings.clock.monotonic())
