@@ -29,24 +29,24 @@ class Answers:
     """Belongs to the loop."""
 
     def __init__(
-        self, table: LedgerTable, reader: Reader, waits: LacWaits, doubt: Callable[[], str | None]
+        self, table: LedgerTable, reader: Reader, waits: LacWaits, doubts: Callable[[int], bool]
     ) -> None:
-        """`doubt`: why something may exist that is not found, or None."""
+        """`doubts`: whether there may be more of a ledger than is found."""
         self._table = table
         self._reader = reader
         self._waits = waits
-        self._doubt = doubt
+        self._doubts = doubts
 
-    def _vouched(self, status: BookieStatus) -> BookieStatus:
-        return BookieStatus.UNKNOWN if self._doubt() is not None else status
+    def _vouched(self, ledger_id: int, status: BookieStatus) -> BookieStatus:
+        return BookieStatus.UNKNOWN if self._doubts(ledger_id) else status
 
     async def entry(self, ledger_id: int, entry_id: int) -> EntryRead:
         state = self._table.get(ledger_id)
         if state is None:
-            return EntryRead(self._vouched(BookieStatus.NO_SUCH_LEDGER))
+            return EntryRead(self._vouched(ledger_id, BookieStatus.NO_SUCH_LEDGER))
         try:
             if entry_id == LAST_ENTRY:
-                if self._doubt() is not None:  # There may be a later one.
+                if self._doubts(ledger_id):  # There may be a later one.
                     return EntryRead(BookieStatus.UNKNOWN, lac=state.lac)
                 entry = await self._reader.last(state)
             elif entry_id < 0:
@@ -56,7 +56,7 @@ class Answers:
         except ReadFailed:
             return EntryRead(BookieStatus.IO_ERROR, lac=state.lac)
         if entry is None:
-            return EntryRead(self._vouched(BookieStatus.NO_SUCH_ENTRY), lac=state.lac)
+            return EntryRead(self._vouched(ledger_id, BookieStatus.NO_SUCH_ENTRY), lac=state.lac)
         return EntryRead(_OK, entry, state.lac)
 
     async def run(
@@ -65,36 +65,36 @@ class Answers:
         if first < 0 or count < 1:
             return BookieStatus.BAD_REQUEST, []
         if ledger_id not in self._table:
-            return self._vouched(BookieStatus.NO_SUCH_LEDGER), []
+            return self._vouched(ledger_id, BookieStatus.NO_SUCH_LEDGER), []
         try:
             entries = await self._reader.run(ledger_id, first, count, min(max_bytes, MAX_RUN_BYTES))
         except ReadFailed:
             return BookieStatus.IO_ERROR, []
-        return (_OK, entries) if entries else (self._vouched(BookieStatus.NO_SUCH_ENTRY), [])
+        return (_OK, entries) if entries else (self._vouched(ledger_id, BookieStatus.NO_SUCH_ENTRY), [])
 
     async def lac(self, ledger_id: int) -> LacRead:
         state = self._table.get(ledger_id)
         if state is None:
-            return LacRead(self._vouched(BookieStatus.NO_SUCH_LEDGER))
+            return LacRead(self._vouched(ledger_id, BookieStatus.NO_SUCH_LEDGER))
         try:
             entry = await self._reader.last(state)
         except ReadFailed:
             return LacRead(BookieStatus.IO_ERROR)
-        status = self._vouched(_OK)  # A tail in doubt might be longer, and its LAC higher.
+        status = self._vouched(ledger_id, _OK)  # A tail in doubt might be longer, and its LAC higher.
         if entry is None:
             return LacRead(status, state.lac)
         return LacRead(status, state.lac, ENTRY_HEADER.unpack_from(entry)[1], entry)
 
     async def list(self, ledger_id: int) -> EntryList:
         if ledger_id not in self._table:
-            return EntryList(self._vouched(BookieStatus.NO_SUCH_LEDGER))
+            return EntryList(self._vouched(ledger_id, BookieStatus.NO_SUCH_LEDGER))
         try:
             ranges = await self._reader.ranges(ledger_id)
         except ReadFailed:
             return EntryList(BookieStatus.IO_ERROR)
         if len(ranges) > MAX_LIST_RANGES:
             return EntryList(BookieStatus.UNKNOWN)
-        return EntryList(self._vouched(_OK), tuple(ranges))
+        return EntryList(self._vouched(ledger_id, _OK), tuple(ranges))
 
     async def wait_lac(self, ledger_id: int, above: int, timeout_s: float) -> LacRead:
         if ledger_id < 0:
@@ -111,6 +111,6 @@ class Answers:
             await self._waits.wait(ledger_id, above, timeout_s)
             state = self._table.get(ledger_id)
             if state is None:
-                return LacRead(self._vouched(BookieStatus.NO_SUCH_LEDGER))
+                return LacRead(self._vouched(ledger_id, BookieStatus.NO_SUCH_LEDGER))
         risen = state.lac > above or state.fenced
-        return LacRead(_OK if risen else self._vouched(_OK), state.lac)
+        return LacRead(_OK if risen else self._vouched(ledger_id, _OK), state.lac)

@@ -11,30 +11,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from magnetar.bookie.answers import Answers
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directory import JOURNAL, Cookie, open_directory
+from magnetar.bookie.directory import Cookie
 from magnetar.bookie.door import Door, WaitingAdd
 from magnetar.bookie.errors import BookieNotRunning
-from magnetar.bookie.journal import Journal
-from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.lac_waits import LacWaits
-from magnetar.bookie.ledger_table import LedgerState, LedgerTable
-from magnetar.bookie.machine import THIS_MACHINE, Lock, Machine
+from magnetar.bookie.ledger_table import LedgerState
+from magnetar.bookie.limbo import Limbo
+from magnetar.bookie.machine import THIS_MACHINE, Machine
 from magnetar.bookie.mode import Mode
+from magnetar.bookie.opening import Running, open_bookie
 from magnetar.bookie.read_cache import ReadCache
 from magnetar.bookie.reads import Reader
 from magnetar.bookie.record import Kind, encode_explicit_lac, encode_registration
-from magnetar.bookie.segments import Segments
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.space import Fullness
-from magnetar.bookie.startup import replay_journal
 from magnetar.bookie.storage import Storage
-from magnetar.bookie.write_cache import CacheHalf, Parts, WriteCache
+from magnetar.bookie.write_cache import Parts
 from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
 from magnetar.environment.disk import Disk, fail_stop
@@ -62,22 +59,6 @@ _OK = BookieStatus.OK
 _T = TypeVar("_T")
 
 log = get_logger("magnetar.bookie")
-
-
-@dataclass(slots=True)
-class _Running:
-    """What exists between start and stop."""
-
-    lock: Lock
-    cookie: Cookie
-    storage: Storage
-    table: LedgerTable
-    cache: WriteCache
-    segments: Segments
-    journal: Journal
-    replayed: int
-    free_bytes: int
-    total_bytes: int
 
 
 class Bookie:
@@ -116,6 +97,9 @@ class Bookie:
         self.add_bytes = 0
         self.reads = 0
         self._lac_waits = LacWaits(settings.lac_waits_max)
+        self.limbo = Limbo()
+        """What may be lost. Replaced as a whole."""
+        self._fences_are_back = False
 
     # Starting and stopping.
 
@@ -141,7 +125,7 @@ class Bookie:
         self._table, self._cache, self._journal = running.table, running.cache, running.journal
         self._read_cache = ReadCache(settings.read_cache_bytes)
         self._reader = Reader(self._cache, self._read_cache, running.storage, self._read_threads)
-        self._answers = Answers(self._table, self._reader, self._lac_waits, self._doubt)
+        self._answers = Answers(self._table, self._reader, self._lac_waits, self._doubts)
         self._door = Door(
             wait_s=settings.add_wait_s,
             max_bytes=settings.waiting_adds_bytes,
@@ -161,7 +145,9 @@ class Bookie:
             on_failure=self._on_disk_failure,
         )
         self._journal.on_acknowledged = self._let_in
+        self.limbo, self._fences_are_back = running.limbo, False
         self._mode.total_bytes = running.total_bytes
+        self._mode.set("limbo", running.limbo.reason)
         self._check_space(running.free_bytes)
         self._serving = True
         if self._checkpointer.is_needed:
@@ -174,7 +160,7 @@ class Bookie:
             replayed=running.replayed,
         )
 
-    async def _undo(self, opening: asyncio.Future[_Running]) -> None:
+    async def _undo(self, opening: asyncio.Future[Running]) -> None:
         """A start that failed, or is not wanted any more, leaves nothing open."""
         await asyncio.wait([opening])
         if opening.exception() is None:
@@ -185,51 +171,15 @@ class Bookie:
         self._storage_thread.shutdown(wait=False)
         self._read_threads.shutdown(wait=False)
 
-    def _open(self) -> _Running:
-        settings, disk, machine = self.settings, self._disk, self._machine
-        disk.make_directory(settings.directory)
-        lock = machine.lock(settings.directory)
-        storage: Storage | None = None
-        try:
-            cookie = open_directory(disk, settings.directory, self.bookie_id, self._clock, dice=machine.dice)
-            storage = Storage(
-                disk,
-                settings.directory,
-                instance=cookie.instance_id,
-                clock=self._clock,
-                entry_log_bytes=settings.entry_log_bytes,
-                read_ahead_bytes=settings.read_ahead_bytes,
-                cached_bytes=settings.entry_log_cached_bytes,
-                read_cached_bytes=settings.entry_log_read_cached_bytes,
-                open_index=machine.open_index,
-                remove_index=machine.remove_index,
-            )
-            table = storage.open()
-            cache = WriteCache(settings.write_cache_bytes // 2)
-            segments = Segments(
-                disk,
-                settings.directory / JOURNAL,
-                segment_bytes=settings.journal_segment_bytes,
-                first_bytes=settings.journal_first_bytes,
-                clock=self._clock,
-                salts=machine.dice,
-            )
-            segments.remove_spares()
-            replay = JournalReplay(segments, storage.checkpoint_state.mark)
-            replay_journal(replay, table, cache, storage)
-            journal = machine.journal(segments, on_failure=self._on_disk_failure)
-            journal.start(self._loop, replay.last_segment + 1, replay.next_sequence)
-            if not replay.records:  # Nothing to keep the old segments for.
-                storage.checkpoint(CacheHalf(), table.take_changes(), journal.durable, None)
-                segments.release(storage.checkpoint_state.mark.segment)
-        except BaseException:
-            if storage is not None:
-                storage.close(seal=False)
-            lock.release()
-            raise
-        free_bytes, total_bytes = self._free_bytes(), disk.total_bytes(settings.directory)
-        return _Running(
-            lock, cookie, storage, table, cache, segments, journal, replay.records, free_bytes, total_bytes
+    def _open(self) -> Running:
+        return open_bookie(
+            self.settings,
+            disk=self._disk,
+            machine=self._machine,
+            clock=self._clock,
+            bookie_id=self.bookie_id,
+            loop=self._loop,
+            on_failure=self._on_disk_failure,
         )
 
     async def stop(self) -> None:
@@ -350,7 +300,7 @@ class Bookie:
                 self._refuse(done, BookieStatus.UNAUTHORIZED)
                 return
             state = self._register(ledger_id, master_key)
-        elif state.master_key != master_key:
+        elif state.master_key != master_key and not self._adopted(state, master_key):
             self._refuse(done, BookieStatus.UNAUTHORIZED)
             return
         if state.fenced and not flags & AddFlags.RECOVERY:
@@ -391,18 +341,29 @@ class Bookie:
         state = self._table.get(ledger_id)
         if state is None:
             state = self._register(ledger_id, master_key)
-        elif state.master_key != master_key:
+        elif state.master_key != master_key and not self._adopted(state, master_key):
             return BookieStatus.UNAUTHORIZED, None
+        return _OK, self._fence_state(state)
+
+    def _fence_state(self, state: LedgerState) -> asyncio.Future[None] | None:
         if not state.fenced:
             state.fenced = True
             state.fencing = self._loop.create_future()
             self._table.changed(state)
             self._checkpointer.schedule()
-            body = encode_registration(ledger_id, master_key)
+            body = encode_registration(state.ledger_id, state.master_key)
             self._journal.append(Kind.FENCE, len(body), (body,), partial(_fence_is_durable, state))
-            self._lac_waits.wake(ledger_id)
-            log.info("ledger.fenced", ledger_id=ledger_id)
-        return _OK, state.fencing
+            self._lac_waits.wake(state.ledger_id)
+            log.info("ledger.fenced", ledger_id=state.ledger_id)
+        return state.fencing
+
+    def _adopted(self, state: LedgerState, master_key: bytes) -> bool:
+        """A ledger that was fenced unasked has no key yet; it takes the first that comes."""
+        if state.master_key or not master_key:
+            return False
+        state.master_key = master_key
+        self._table.changed(state)
+        return True
 
     async def _durable(self, written: asyncio.Future[None] | None) -> BookieStatus:
         """Every answer to a written request waits here, whatever it says."""
@@ -462,9 +423,87 @@ class Bookie:
         answer = await self._answers.wait_lac(ledger_id, above, timeout_s)
         return answer if self._serving else LacRead(BookieStatus.UNREACHABLE)
 
-    def _doubt(self) -> str | None:
-        """Why entries may exist that are not found."""
-        return self._running.storage.doubt
+    def _doubts(self, ledger_id: int) -> bool:
+        """Whether there may be more of a ledger than is found."""
+        return bool(self.limbo and self.limbo.doubts(ledger_id)) or self._running.storage.doubt is not None
+
+    # Limbo: see `integrity.py`.
+
+    @property
+    def may_be_registered(self) -> bool:
+        """False while fences may be missing."""
+        return self.limbo.reason is None or self._fences_are_back
+
+    @property
+    def sequence(self) -> int:
+        """How many records its journal has made durable, over all times: a copy of an older directory has fewer."""
+        self._expect_serving()
+        return self._journal.durable.sequence
+
+    @property
+    def first_sequence(self) -> int:
+        """What `sequence` was found to be at the start."""
+        self._expect_serving()
+        return self._running.first_sequence
+
+    async def enter_limbo(self, reason: str) -> None:
+        """From now on, and over restarts, deny nothing and take no ordinary adds."""
+        self._expect_serving()
+        limbo = Limbo(reason, self._clock.time_ms(), self.limbo.ledgers)
+        self.limbo, self._fences_are_back = limbo, False
+        self._table.doubt_tails()
+        self._mode.set("limbo", reason)
+        log.error("bookie.in_limbo", bookie=self.bookie_id, reason=reason)
+        await self.in_storage_thread(self._running.limbo_file.write, limbo)
+
+    async def leave_limbo(self, lost: Collection[int]) -> None:
+        """All that metadata names this bookie for is here again, save something of the ledgers in `lost`."""
+        self._expect_serving()
+        await self.checkpoint()
+        limbo = Limbo(ledgers=frozenset(lost))
+        await self.in_storage_thread(self._running.storage.end_doubt)
+        await self.in_storage_thread(self._running.limbo_file.write, limbo)
+        was, self.limbo = self.limbo, limbo
+        self._mode.set("limbo", None)
+        if was != limbo:
+            log.info("bookie.out_of_limbo", bookie=self.bookie_id, ledgers_with_losses=len(limbo.ledgers))
+
+    async def fence_unasked(self, ledger_ids: Collection[int]) -> None:
+        """Fence ledgers, known or not, without their keys: durably, when this returns."""
+        self._expect_serving()
+        fencing: list[asyncio.Future[None]] = []
+        for ledger_id in ledger_ids:
+            state = self._table.get(ledger_id)
+            if state is None:
+                state = self._register(ledger_id, b"")
+                state.tail_known = False  # Its entries may be here, though its registration is not.
+            durable = self._fence_state(state)
+            if durable is not None:
+                fencing.append(durable)
+        if fencing:
+            await asyncio.wait(fencing)
+
+    def fences_are_back(self) -> None:
+        """All ledgers that metadata names this bookie for are fenced."""
+        self._fences_are_back = True
+
+    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
+        """The entries found of a ledger, doubt or not. Raises: ReadFailed."""
+        self._expect_serving()
+        return await self._reader.ranges(ledger_id)
+
+    async def add_repaired(
+        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes
+    ) -> BookieStatus:
+        """Keep an entry that a peer had: durably, when this returns OK."""
+        state = self._table.get(ledger_id)
+        key = master_key or (state.master_key if state is not None else b"")
+        if state is None or not key:  # Whoever asks for it first brings the key.
+            await self.fence_unasked([ledger_id])
+        added: asyncio.Future[BookieStatus] = self._loop.create_future()
+        flags = AddFlags.RECOVERY | AddFlags.BACKGROUND
+        self.add_entry(ledger_id, entry_id, (entry,), flags, key, added.set_result)
+        return await added
 
     # Explicit LAC, information, deletion.
 
@@ -474,7 +513,9 @@ class Bookie:
         if lac < NO_LAC or ledger_id < 0:
             return BookieStatus.BAD_REQUEST
         state = self._table.get(ledger_id)
-        if not master_key or (state is not None and state.master_key != master_key):
+        if not master_key:
+            return BookieStatus.UNAUTHORIZED
+        if state is not None and state.master_key != master_key and not self._adopted(state, master_key):
             return BookieStatus.UNAUTHORIZED
         if state is None:
             state = self._register(ledger_id, master_key)
@@ -606,28 +647,22 @@ class Bookie:
     def metrics(self) -> Iterator[Sample]:
         labels = {"bookie": self.bookie_id}
         yield gauge("bookie_SERVER_STATUS", int(self._serving and not self.read_only), labels)
-        yield gauge("bookie_ledger_dir_free_bytes", self.free_bytes, labels)
-        yield gauge("bookie_ledger_dir_total_bytes", self.total_bytes, labels)
         if not self._serving:
             return
-        journal, storage = self._journal, self._running.storage
         yield counter("bookkeeper_server_ADD_ENTRY_count", self.adds, labels)
         yield counter("bookkeeper_server_READ_ENTRY_count", self.reads, labels)
         yield counter("bookie_WRITE_BYTES", self.add_bytes, labels)
-        yield counter("bookie_journal_JOURNAL_SYNC_count", journal.groups, labels)
-        yield counter("bookie_journal_JOURNAL_WRITE_BYTES", journal.synced_bytes, labels)
-        yield gauge("bookie_journal_JOURNAL_PENDING_BYTES", journal.pending_bytes, labels)
-        yield gauge("bookie_write_cache_size", self._cache.bytes, labels)
+        yield gauge("bookie_adds_waiting", len(self._door), labels)
+        yield counter("bookie_adds_refused_count", self._door.refused, labels)
         yield gauge("bookie_read_cache_size", self._read_cache.bytes, labels)
         yield counter("bookie_read_cache_hits_count", self._read_cache.hits, labels)
         yield counter("bookie_read_cache_misses_count", self._read_cache.misses, labels)
-        yield gauge("bookie_ledgers_count", len(self._table), labels)
-        yield gauge("bookie_adds_waiting", len(self._door), labels)
-        yield counter("bookie_adds_refused_count", self._door.refused, labels)
         yield counter("bookie_checkpoints_count", self._checkpointer.completed, labels)
-        yield counter("bookie_flushed_entries_count", storage.flushed_entries, labels)
-        yield counter("bookie_flushed_bytes", storage.flushed_bytes, labels)
-        yield gauge("bookie_index_in_doubt", int(storage.doubt is not None), labels)
+        yield gauge("bookie_in_limbo", int(self.limbo.reason is not None), labels)
+        yield gauge("bookie_ledgers_in_limbo", len(self.limbo.ledgers), labels)
+        yield gauge("bookie_ledger_dir_free_bytes", self.free_bytes, labels)
+        yield gauge("bookie_ledger_dir_total_bytes", self.total_bytes, labels)
+        yield from self._running.samples(labels)
 
 
 def _stored_form(parts: Sequence[Buffer]) -> Parts:

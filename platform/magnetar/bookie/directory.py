@@ -11,6 +11,7 @@ from typing import Final
 
 from magnetar.bookie.errors import DirectoryDamaged, ForeignDirectory, NewerFormat
 from magnetar.bookie.ledger_table import FIRST_TABLE, LedgerTableFile
+from magnetar.bookie.limbo import Lost, refuse
 from magnetar.bookie.mark import FILE_NAME as MARK_FILE
 from magnetar.bookie.mark import Checkpoint, Mark, MarkFile
 from magnetar.bookie.record import BLOCK, FIRST_BLOCK
@@ -44,7 +45,13 @@ class Cookie:
 
 
 def open_directory(
-    disk: Disk, directory: Path, bookie_id: str, clock: Clock, *, dice: random.Random | None = None
+    disk: Disk,
+    directory: Path,
+    bookie_id: str,
+    clock: Clock,
+    *,
+    dice: random.Random | None = None,
+    lost: Lost = refuse,
 ) -> Cookie:
     """Check a data directory, or make one where there is nothing yet.
 
@@ -62,9 +69,12 @@ def open_directory(
         raise ForeignDirectory(directory, f"it belongs to bookie {cookie.bookie_id}, this is {bookie_id}")
     for part in PARTS:
         if not disk.exists(directory / part):
-            raise DirectoryDamaged(
-                directory / part, "missing: is a disk not mounted? The bookie would deny what it held"
+            lost(
+                DirectoryDamaged(
+                    directory / part, "missing: is a disk not mounted? The bookie would deny what it held"
+                )
             )
+            disk.make_directory(directory / part)
     return cookie
 
 

@@ -1,7 +1,7 @@
 """Reading the journal at start: from the mark to its end, telling a torn tail from damage in the middle.
 
 The writer syncs each group before it writes the next one. So a damaged place that a later group follows was on disk and
-was acknowledged: `JournalCorrupt`. A damaged place that nothing follows is a group no one was told of. See
+was acknowledged: `JournalCorrupt`, or a loss that the bookie goes into limbo for. A damaged place that nothing follows is a group no one was told of. See
 `docs/formats/journal.md`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from magnetar.bookie.errors import JournalCorrupt
+from magnetar.bookie.limbo import Lost, refuse
 from magnetar.bookie.mark import Mark
 from magnetar.bookie.record import BLOCK, FIRST_BLOCK, Record, read_record
 from magnetar.bookie.segments import OpenSegment, Segments
@@ -51,54 +52,84 @@ class _SegmentReader:
 class JournalReplay:
     """Iterate once; then ask `next_sequence` and `last_segment`."""
 
-    def __init__(self, segments: Segments, mark: Mark) -> None:
+    def __init__(self, segments: Segments, mark: Mark, lost: Lost = refuse) -> None:
+        """`lost` is told of damage to what was acknowledged. Where it returns, the replay goes on behind the damage."""
         self._segments = segments
         self._mark = mark
+        self._lost = lost
         self.next_sequence = mark.sequence
         self.last_segment = mark.segment
         self.records = 0
 
     def __iter__(self) -> Iterator[Record]:
-        ids = [segment for segment in self._segments.ids() if segment >= self._mark.segment]
-        if not ids or ids[0] != self._mark.segment:
-            raise JournalCorrupt(
-                self._segments.path(self._mark.segment), 0, "the segment that lastMark names is missing"
-            )
-        for expected, segment in enumerate(ids, start=self._mark.segment):
-            if segment != expected:
-                raise JournalCorrupt(self._segments.path(expected), 0, "the segment is missing")
-            opened = self._segments.read(segment)
-            try:
-                # A killed process's last group may lie in the page cache alone. It counts from here on, so it must last.
-                opened.file.sync()
-                offset = self._mark.offset if segment == self._mark.segment else FIRST_BLOCK
-                self._expect_start(opened)
-                follower = self._follower(segment + 1) if segment != ids[-1] else None
-                yield from self._replay(opened, offset, follower)
-            finally:
-                opened.file.close()
+        mark = self._mark
+        ids = [segment for segment in self._segments.ids() if segment >= mark.segment]
+        if not ids or ids[0] != mark.segment:
+            self._lose(mark.segment, "the segment that lastMark names is missing")
+        expected = mark.segment
+        for segment in ids:
+            if segment != expected and segment != ids[0]:
+                self._lose(expected, "the segment is missing")
+            expected = segment + 1
+            yield from self._segment(segment, expected if expected in ids else None, segment == ids[-1])
             self.last_segment = segment
+
+    def _lose(self, segment: int, reason: str) -> None:
+        self._lost(JournalCorrupt(self._segments.path(segment), 0, reason))
+
+    def _segment(self, segment: int, next_segment: int | None, is_last: bool) -> Iterator[Record]:
+        opened = self._read(segment)
+        if opened is None:
+            return
+        try:
+            # A killed process's last group may lie in the page cache alone. It counts from here on, so it must last.
+            opened.file.sync()
+            offset = self._mark.offset if segment == self._mark.segment else FIRST_BLOCK
+            self._expect_start(opened)
+            follower = None
+            if next_segment is not None:
+                follower = self._read(next_segment, quietly=True)
+                if follower is not None:
+                    follower.file.close()
+            yield from self._replay(opened, offset, follower, is_last=is_last)
+        finally:
+            opened.file.close()
+
+    def _read(self, segment: int, *, quietly: bool = False) -> OpenSegment | None:
+        try:
+            return self._segments.read(segment)
+        except JournalCorrupt as error:
+            if not quietly:  # It is told of when its turn comes.
+                self._lost(error)
+            return None
 
     def _expect_start(self, opened: OpenSegment) -> None:
         first = opened.header.first_sequence
-        at_mark = opened.header.segment == self._mark.segment
-        if first > self._mark.sequence if at_mark else first != self.next_sequence:
-            raise JournalCorrupt(
-                opened.path, 0, f"begins with record {first} where {self.next_sequence} was expected"
+        if opened.header.segment == self._mark.segment:
+            if first > self._mark.sequence:
+                self._lose(opened.header.segment, f"begins with record {first}, behind {self._mark.sequence}")
+                self.next_sequence = first
+        elif first != self.next_sequence:
+            self._lost(
+                JournalCorrupt(
+                    opened.path, 0, f"begins with record {first} where {self.next_sequence} was expected"
+                )
             )
+            self.next_sequence = first
 
-    def _follower(self, segment: int) -> OpenSegment:
-        opened = self._segments.read(segment)
-        opened.file.close()
-        return opened
-
-    def _replay(self, opened: OpenSegment, offset: int, follower: OpenSegment | None) -> Iterator[Record]:
+    def _replay(
+        self, opened: OpenSegment, offset: int, follower: OpenSegment | None, *, is_last: bool
+    ) -> Iterator[Record]:
         reader = _SegmentReader(opened)
         group_first = self.next_sequence
         while True:
             record = reader.record(offset)
             if record is None or record.sequence != self.next_sequence or record.group_first != group_first:
-                break
+                later = self._judge(opened, reader, offset, group_first, follower, is_last=is_last)
+                if later is None:
+                    return
+                offset, self.next_sequence, group_first = later
+                continue
             self.next_sequence += 1
             self.records += 1
             yield record
@@ -106,7 +137,6 @@ class JournalReplay:
             if record.ends_group:
                 offset = -(-offset // BLOCK) * BLOCK
                 group_first = self.next_sequence
-        self._judge(opened, reader, offset, group_first, follower)
 
     def _judge(
         self,
@@ -115,25 +145,33 @@ class JournalReplay:
         offset: int,
         group_first: int,
         follower: OpenSegment | None,
-    ) -> None:
-        """The records end at `offset`: is it the end, a torn tail, or damage?"""
+        *,
+        is_last: bool,
+    ) -> tuple[int, int, int] | None:
+        """The records end at `offset`: is it the end, a torn tail, or damage? Returns where to go on, if anywhere."""
+        if follower is not None and follower.header.first_sequence == self.next_sequence:
+            return None
+        later = self._later_group(reader, offset, group_first)
+        if later is not None:
+            self._lost(
+                JournalCorrupt(
+                    opened.path,
+                    offset,
+                    f"record {self.next_sequence} is damaged, but a later group is whole at offset {later[0]}",
+                )
+            )
+            return later
         if follower is not None:
-            if follower.header.first_sequence != self.next_sequence:
-                raise JournalCorrupt(
+            self._lost(
+                JournalCorrupt(
                     opened.path,
                     offset,
                     f"record {self.next_sequence} is damaged; {follower.path.name} goes on with "
                     f"{follower.header.first_sequence}",
                 )
-            return
-        later = self._later_group(reader, offset, group_first)
-        if later is not None:
-            raise JournalCorrupt(
-                opened.path,
-                offset,
-                f"record {self.next_sequence} is damaged, but a later group is whole at offset {later}",
             )
-        if self._looks_written(opened, offset):
+            self.next_sequence = follower.header.first_sequence
+        elif is_last and self._looks_written(opened, offset):
             log.warning(
                 "journal.tail_cut",
                 file=str(opened.path),
@@ -141,13 +179,19 @@ class JournalReplay:
                 next_record=self.next_sequence,
                 reason="the last group was torn or damaged; nothing in it can have been followed by another",
             )
+        return None
 
-    def _later_group(self, reader: _SegmentReader, offset: int, group_first: int) -> int | None:
-        """Where a record of a later group lies. A group begins on a block, so only blocks are looked at."""
+    def _later_group(
+        self, reader: _SegmentReader, offset: int, group_first: int
+    ) -> tuple[int, int, int] | None:
+        """Where a record of a later group lies, its number, and that of its group's first.
+
+        A group begins on a block, so only blocks are looked at.
+        """
         for block in range((offset // BLOCK + 1) * BLOCK, reader.size, BLOCK):
             record = reader.record(block)
             if record is not None and record.group_first > group_first:
-                return block
+                return block, record.sequence, record.group_first
         return None
 
     def _looks_written(self, opened: OpenSegment, offset: int) -> bool:

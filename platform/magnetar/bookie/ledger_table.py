@@ -14,6 +14,7 @@ from typing import Final
 
 from magnetar.bookie.errors import DirectoryDamaged, NewerFormat
 from magnetar.environment.disk import Disk, DiskFile
+from magnetar.environment.logs import get_logger
 from magnetar.protocol.bookie import NO_LAC
 from magnetar.protocol.checksum import crc32c
 
@@ -29,6 +30,8 @@ _RECORD = struct.Struct(">HBBqq")
 _STATE, _DELETED = 1, 2
 _FENCED = 1
 _REWRITE_MIN_BYTES = 256 * 1024
+
+log = get_logger("magnetar.bookie.storage")
 
 
 class LedgerState:
@@ -96,6 +99,11 @@ class LedgerTable:
         """What is kept on disk of this ledger differs from the file now."""
         self._changed[state.ledger_id] = None
 
+    def doubt_tails(self) -> None:
+        """What was lost of a ledger, and what is left of it, has to be found out."""
+        for state in self._ledgers.values():
+            state.tail_known = False
+
     def remove(self, ledger_id: int) -> bool:
         if self._ledgers.pop(ledger_id, None) is None:
             return False
@@ -162,6 +170,21 @@ class LedgerTableFile:
         for name in self._disk.list(self._directory):
             if name != path.name:
                 self._disk.remove(self._directory / name)
+        return table
+
+    def salvage(self) -> LedgerTable:
+        """What can still be read of the newest table there is, written anew as the next one."""
+        numbers = [int(name[: -len(_SUFFIX)], 16) for name in self._disk.list(self._directory)
+                   if name.endswith(_SUFFIX)]  # fmt: skip
+        newest = max(numbers, default=0)
+        table = LedgerTable()
+        try:
+            table, _ = read_table(self._disk, self._directory, newest, 0)
+        except DirectoryDamaged as error:
+            log.error("ledger_table.unreadable", reason=str(error))
+        self.create(newest + 1, table.snapshot())
+        for number in numbers:
+            self._disk.remove(self.path(number))
         return table
 
     def create(self, number: int, records: Iterable[bytes]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.bookie.errors import JournalCorrupt, NewerFormat
+from magnetar.bookie.mark import Mark
 from magnetar.bookie.record import BLOCK, FIRST_BLOCK
 from magnetar.environment.clock import Clock
 from magnetar.environment.disk import Disk, DiskFile
@@ -76,6 +77,18 @@ class Segments:
         """The segments there are, in order."""
         names = self._disk.list(self._directory)
         return sorted(int(name[: -len(_SUFFIX)], 16) for name in names if name.endswith(_SUFFIX))
+
+    def beginning(self) -> Mark:
+        """Where the first segment that can be read begins: all that can be replayed lies behind it."""
+        for segment in self.ids():
+            try:
+                opened = self.read(segment)
+            except JournalCorrupt as error:
+                log.error("journal.segment_unreadable", reason=str(error))
+                continue
+            opened.file.close()
+            return Mark(segment, FIRST_BLOCK, opened.header.first_sequence)
+        return Mark(max(self.ids(), default=FIRST_SEGMENT), FIRST_BLOCK, 1)
 
     def read(self, segment: int) -> OpenSegment:
         """Open a segment for reading.

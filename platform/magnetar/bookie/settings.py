@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from magnetar.bookie.space import Watermarks
 
@@ -14,6 +15,10 @@ MIB = 1024 * 1024
 class BookieSettings:
     directory: Path
     """Where everything lies; one directory per bookie."""
+
+    on_lost_data: Literal["refuse", "limbo"] = "refuse"
+    """What to do where data is missing that was acknowledged: refuse to start, or start in limbo: read-only, denying
+    nothing, until it has got back from other bookies what metadata says it should hold."""
 
     journal_segment_bytes: int = 64 * MIB
     """Size of a journal segment. Larger: fewer rolls; a restart reads at most one segment it does not need."""

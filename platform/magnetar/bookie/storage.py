@@ -22,11 +22,13 @@ from magnetar.bookie.entry_log import (
     encode_map,
     log_ids,
 )
-from magnetar.bookie.errors import EntryLogCorrupt
+from magnetar.bookie.errors import DirectoryDamaged, EntryLogCorrupt
 from magnetar.bookie.index import EntryIndex, IndexState, IndexUnusable, remove_index
 from magnetar.bookie.ledger_table import LedgerTable, LedgerTableFile
+from magnetar.bookie.limbo import Lost, refuse
 from magnetar.bookie.mark import Checkpoint, Mark, MarkFile
 from magnetar.bookie.page_window import PageWindow
+from magnetar.bookie.segments import Segments
 from magnetar.bookie.write_cache import CacheHalf, Parts
 from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
@@ -78,19 +80,34 @@ class Storage:
         self._opened_index: EntryIndex | None = None
         self._writer: LogWriter | None = None
         self._next_log = 1
+        self._salvaged = False
+        """Whether ledgers may be missing from the table."""
         self.checkpoint_state = Checkpoint(Mark(0, 0, 0))
         self.flushed_entries = 0
         self.flushed_bytes = 0
 
     # Opening.
 
-    def open(self) -> LedgerTable:
+    def open(self, segments: Segments, lost: Lost = refuse) -> LedgerTable:
         """Read the mark and the ledger table, open the index and bring it up to the entry logs.
 
-        Raises: DirectoryDamaged, NewerFormat, IndexUnusable.
+        Raises: NewerFormat, IndexUnusable, and what `lost` raises, which is told of all that is not there any more.
         """
-        self.checkpoint_state = self._marks.read()
-        table = self._table_file.load(self.checkpoint_state.ledgers, self.checkpoint_state.ledgers_end)
+        try:
+            self.checkpoint_state = self._marks.read()
+        except DirectoryDamaged as error:
+            lost(error)
+            self.checkpoint_state = Checkpoint(segments.beginning(), ledgers=0)
+        state = self.checkpoint_state
+        try:
+            table = self._table_file.load(state.ledgers, state.ledgers_end)
+        except DirectoryDamaged as error:
+            lost(error)
+            table = self._table_file.salvage()
+            state = replace(state, ledgers=self._table_file.number, ledgers_end=self._table_file.end)
+            self.checkpoint_state = state
+            self._marks.write(state)
+            self._salvaged = True
         present = log_ids(self._disk, self._entries)
         self._next_log = max([0, *present, *self.checkpoint_state.logs]) + 1
         missing = sorted(set(self.checkpoint_state.logs) - set(present))
@@ -110,6 +127,18 @@ class Storage:
         """Why an entry that is not found may exist all the same; None if it cannot."""
         state = self._index.state
         return state.doubt if state is not None else "the index is not built"
+
+    def end_doubt(self) -> None:
+        """All that could be missing is here again, or known to be missing. Entry logs that are gone are missed no more."""
+        present = set(log_ids(self._disk, self._entries))
+        logs = {log_id: end for log_id, end in self.checkpoint_state.logs.items() if log_id in present}
+        if len(logs) < len(self.checkpoint_state.logs):
+            self.checkpoint_state = replace(self.checkpoint_state, logs=logs)
+            self._marks.write(self.checkpoint_state)
+        state = self._index.state
+        if state is not None and state.doubt is not None:
+            self._index.put_state(replace(state, doubt=None))
+            self._index.sync()
 
     def _open_index(self) -> EntryIndex:
         try:
@@ -162,7 +191,7 @@ class Storage:
         reached, count = start, 0
         for record in self.logs.scan(log_id, start, end):
             reached = record.location.offset + 8 + record.location.length
-            if record.ledger_id in table:
+            if record.ledger_id in table or self._salvaged:
                 pending.append(record)
                 count += 1
             if len(pending) >= _INDEX_CHUNK:
