@@ -133,7 +133,7 @@ def test_a_dead_bookies_ledgers_are_copied_by_hand() -> None:
         await cluster.kill(lost)
         steps = await steps_of_recovery(cluster, lost)
         assert steps
-        assert all(not step.problem and step.slots == 1 for step in steps), steps
+        assert not [step for step in steps if step.problem]
         assert opened.ledger_id in {step.ledger_id for step in steps}
         for ledger_id in [*ledgers, opened.ledger_id]:
             assert lost not in await names(client, ledger_id)
