@@ -9,26 +9,30 @@ await broker.stop()
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+from magnetar.broker.cluster.neighbourhood import Neighbourhood
 from magnetar.broker.connection import Connection
 from magnetar.broker.context import BrokerContext
-from magnetar.broker.errors import ListenerNotFound, MetadataFailed, TooManyRequests
+from magnetar.broker.errors import ListenerNotFound, MetadataFailed
 from magnetar.broker.lease import Lease
 from magnetar.broker.limits import PublishBudget
 from magnetar.broker.metrics import broker_samples
 from magnetar.broker.ownership import BrokerAddress, Ownership
+from magnetar.broker.parking import Parking
 from magnetar.broker.schemas import SchemaRegistry
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.broker.topics import TopicRegistry
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.counters import IdAllocator
+from magnetar.metadata.store import SessionState
 
 if TYPE_CHECKING:
     import random as random_module
 
+    from magnetar.broker.cluster.report import BrokerReport
     from magnetar.broker.namespaces.bundles import Bundle
     from magnetar.broker.settings import BrokerSettings
     from magnetar.environment.clock import Clock
@@ -45,6 +49,8 @@ INTERNAL_LISTENER: Final = "internal"
 """What Pulsar calls the address a broker has in any case. Source: Pulsar `internalListenerName`."""
 
 _BACKLOG = 1024
+_TEMPORARY_FAILURE: Final = 75
+"""EX_TEMPFAIL: whoever watches over this process starts it again."""
 _PRODUCER_NAMES_PATH = "/counters/producer-name"
 
 
@@ -73,7 +79,15 @@ class Broker:
         authorizer: Authorizer,
         clock: Clock,
         random: random_module.Random,
+        session_expired_policy: Literal["reconnect", "shutdown"] = "reconnect",
+        end_process: Callable[[int], None] | None = None,
     ) -> None:
+        """
+        Args:
+            session_expired_policy: what to do when the metadata store has given up on this process: close the topics,
+                and serve what falls to this broker under its new session; or end.
+            end_process: ends it, with that status; "shutdown" needs it.
+        """
         self.settings = settings
         self.schemas = SchemaRegistry(metadata, settings, clock)
         self.context = BrokerContext(
@@ -94,13 +108,16 @@ class Broker:
         self.service_url = ""
         self.web_service_url = ""
         """Set by whoever starts the REST side, before `start`."""
-        self.ownership = self._new_ownership()
+        self.parking = Parking(settings.parked_requests_max)
+        self._session_expired_policy = session_expired_policy
+        self._end_process = end_process
+        self._session_watch = metadata.on_session(self._session_changed)
+        self.ownership = self._new_ownership(None)
+        self.neighbourhood = Neighbourhood(self)
         self.connections: set[Connection] = set()
         self.connections_opened = 0
         self.connections_closed = 0
         self.lookups = 0
-        self.parked = 0
-        """Requests that wait until it is known who serves what."""
         self.ready = False
         self._server: asyncio.Server | None = None
         self._producer_names = ""
@@ -120,7 +137,8 @@ class Broker:
         )
         port = self._server.sockets[0].getsockname()[1]
         self.service_url = f"pulsar://{self.settings.advertised_host or host}:{port}"
-        self.ownership = self._new_ownership()
+        self.ownership = self._new_ownership(self.neighbourhood)
+        await self.neighbourhood.join()
         await self._server.start_serving()
         self._ticked_at = self.context.clock.monotonic()
         self._housekeeping = loop.create_task(self._keep_house(), name="broker housekeeping")
@@ -128,14 +146,21 @@ class Broker:
         log.info("broker.started", service_url=self.service_url)
         return port
 
-    def _new_ownership(self) -> Ownership:
+    def _new_ownership(self, neighbours: Neighbourhood | None) -> Ownership:
         address = BrokerAddress(
             self.settings.broker_id or self.web_service_url.partition("://")[2] or self.service_url,
             self.service_url,
             self.web_service_url,
             f"{self.context.random.getrandbits(64):016x}",
         )
-        return Ownership(self.context.metadata, address, self._bundle_lost)
+        return Ownership(
+            self.context.metadata,
+            address,
+            self._bundle_lost,
+            neighbours=neighbours,
+            wait_s=self.settings.lookup_wait_s,
+            parking=self.parking,
+        )
 
     async def stop(self, deadline_s: float = 10.0) -> None:
         """Take nothing new, store and answer what was taken, let clients go, give the bundles back."""
@@ -153,12 +178,26 @@ class Broker:
         for connection in list(self.connections):
             connection.close("the broker is shutting down")
         await asyncio.wait((draining,), timeout=deadline_s)
+        self._session_watch.cancel()
+        await self.neighbourhood.leave()
         self.context.lease.close()
         log.info("broker.stopped", service_url=self.service_url)
 
     async def _drain(self) -> None:
+        await self.neighbourhood.drain()
         await self.topics.close_all()
         await self.ownership.release_all()
+
+    async def unload_bundle(self, bundle: Bundle, to: BrokerReport | None = None) -> None:
+        """Give a bundle to another broker; without one, to whoever asks for it first."""
+        await self.neighbourhood.hand_over({bundle: to})
+
+    def _session_changed(self, state: SessionState) -> None:
+        """Locks and reports see to themselves; here it is only decided whether to go on."""
+        if state is SessionState.EXPIRED:
+            log.warning("broker.session_expired", policy=self._session_expired_policy)
+            if self._session_expired_policy == "shutdown" and self._end_process is not None:
+                self._end_process(_TEMPORARY_FAILURE)
 
     def _bundle_lost(self, bundle: Bundle) -> None:
         self.topics.lose_bundle(bundle)  # At once; the closing that follows takes its time.
@@ -196,11 +235,13 @@ class Broker:
         """Connections whose handshake is done."""
         return sum(connection.connected for connection in self.connections)
 
-    async def lookup(self, name: TopicName, listener: str = "") -> LookupResult:
+    async def lookup(self, name: TopicName, listener: str = "", *, take: bool = True) -> LookupResult:
         """Who serves a topic: this broker, if nobody did. `listener` names one of the addresses a broker may have.
 
+        With `take` false a topic that nobody serves falls to the least loaded broker, whichever that is.
+
         Raises:
-            ListenerNotFound, NamespaceNotFound, ServiceNotReady
+            ListenerNotFound, NamespaceNotFound, ServiceNotReady, MetadataFailed, TooManyRequests
         """
         self.lookups += 1
         if listener not in ("", INTERNAL_LISTENER):
@@ -210,7 +251,9 @@ class Broker:
                 f"the broker do not have {listener} listener (PulsarServerException): "
                 f"connect without a listener name"
             )
-        owner = await self.ownership.owner(await self.topics.bundle(name))
+        if not self.context.lease.sure:
+            await self.until_sure()
+        owner = await self.ownership.owner(await self.topics.bundle(name), take=take)
         return LookupResult(owner.broker_url, owner.web_url, here=owner == self.ownership.address)
 
     async def until_sure(self) -> None:
@@ -220,16 +263,10 @@ class Broker:
             MetadataFailed: the doubt lasts.
             TooManyRequests: too many wait already.
         """
-        settings = self.settings
-        if self.parked >= settings.parked_requests_max:
-            raise TooManyRequests(f"{self.parked} requests wait already until it is known who serves what")
-        self.parked += 1
-        try:
-            if not await self.context.lease.until_sure(settings.lookup_wait_s):
+        with self.parking:
+            if not await self.context.lease.until_sure(self.settings.lookup_wait_s):
                 # Not ServiceNotReady: clients in C++ close connections over it that other producers still use.
                 raise MetadataFailed("the metadata store has not answered for a while: retry")
-        finally:
-            self.parked -= 1
 
     async def new_producer_name(self) -> str:
         """A name no producer of this cluster has."""

@@ -98,7 +98,8 @@ class Consumer(Member):
 
     def disconnect(self) -> None:
         """The broker lets it go; the client subscribes anew."""
-        self.peer.send(commands.broker_closes_consumer(self.identifier))
+        url = self.subscription.topic.successor_url if self.subscription is not None else ""
+        self.peer.send(commands.broker_closes_consumer(self.identifier, url or None))
         self.peer.forget_consumer(self)
 
     def tick(self, seconds: float) -> None:

@@ -179,7 +179,7 @@ class Producer:
 
     def disconnect(self) -> None:
         """The broker lets it go; the client looks the topic up anew."""
-        self.peer.send(commands.broker_closes_producer(self.identifier))
+        self.peer.send(commands.broker_closes_producer(self.identifier, self.topic.successor_url or None))
         self.peer.forget_producer(self)
 
     def stats(self) -> stats.Json:

@@ -68,6 +68,8 @@ class BrokerSettings(BaseModel):
     lookup_wait_s: float = Field(default=10.0, gt=0)
     """How long a look-up waits for its topic's bundle to get an owner, where that has died, or for the metadata store.
     Waiting is quicker than being refused: a client that is refused backs off."""
+    load_report_interval_s: float = Field(default=2.0, gt=0)
+    """How often a broker looks whether its load, or what it serves, is news to the other brokers."""
     parked_requests_max: int = Field(default=10_000, ge=1)
     """How many requests may wait so at one time; more are refused."""
     topic_load_timeout_s: float = Field(default=60.0, gt=0)

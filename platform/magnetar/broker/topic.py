@@ -53,11 +53,18 @@ class Topic(ABC):
         self.lost = False
         """Whether its bundle is another broker's by now, or may be."""
         self.lease = context.lease
+        self.successor_url = ""
+        """Where clients are sent when it is closed, if that is known: who is to serve it next."""
         self.terminated = False
         self.flow_in = stats.Flow()
         self.flow_out = stats.Flow()
         self.created_ms = context.clock.time_ms()
         self.last_publish_ms = 0
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody produces or consumes."""
+        return bool(self.producers) or any(each.consumers for each in self.subscriptions.values())
 
     @property
     def ours(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import (
@@ -46,7 +46,7 @@ class TopicRegistry:
         self.load_failures = 0
         self.loads = 0
 
-    def loaded(self) -> Iterable[Topic]:
+    def loaded(self) -> list[Topic]:
         """The topics in memory."""
         return list(self._topics.values())
 
@@ -295,9 +295,11 @@ class TopicRegistry:
             await self._close(topic)
             log.info("topic.unloaded", topic=str(name))
 
-    async def unload_bundle(self, bundle: Bundle) -> int:
-        """Drop all topics of a bundle. Returns how many there were."""
+    async def unload_bundle(self, bundle: Bundle, successor_url: str = "") -> int:
+        """Drop all topics of a bundle. Clients are sent to `successor_url`, if given. Returns how many there were."""
         names = self._in_bundle(bundle)
+        for name in names:
+            self._topics[name].successor_url = successor_url
         await asyncio.gather(*(self.unload(name) for name in names))
         return len(names)
 
@@ -305,6 +307,14 @@ class TopicRegistry:
         """A bundle is, or may be, another broker's: from this call on nothing of its topics is delivered or receipted."""
         for name in self._in_bundle(bundle):
             self._topics[name].lost = True
+
+    def busy(self) -> Mapping[Bundle, tuple[str, ...]]:
+        """The stored topics that have clients, by bundle."""
+        found: dict[Bundle, list[str]] = {}
+        for name, topic in self._topics.items():
+            if name.persistent and topic.has_clients:
+                found.setdefault(self._bundles[name], []).append(str(name))
+        return {bundle: tuple(names) for bundle, names in found.items()}
 
     def _in_bundle(self, bundle: Bundle) -> list[TopicName]:
         return [name for name, its in self._bundles.items() if its == bundle]

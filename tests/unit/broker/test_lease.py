@@ -184,7 +184,7 @@ async def test_a_lookup_is_refused_when_the_doubt_lasts(start_broker: StartBroke
     client.say("lookupTopic", topic=TOPIC, request_id=1)
     refused = await client.expect("lookupTopicResponse")
     assert refused.error == ServerError.MetadataError
-    assert broker.parked == 0
+    assert broker.parking.parked == 0
 
 
 async def test_a_shared_subscription_loses_nothing_over_a_doubt(

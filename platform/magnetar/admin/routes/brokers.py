@@ -29,7 +29,8 @@ HEALTH_DEADLINE_S: Final = 10.0
 
 async def list_brokers(call: Call) -> list[str]:
     """The brokers of this cluster."""
-    return [_broker_id(call)]
+    others = [each.broker_id for each in call.admin.broker.neighbourhood.members.others]
+    return sorted({_broker_id(call), *others})
 
 
 async def leader(call: Call) -> dict[str, str]:
@@ -39,11 +40,14 @@ async def leader(call: Call) -> dict[str, str]:
 
 
 async def owned_namespaces(call: Call) -> dict[str, Any]:
-    """The bundles a broker serves."""
-    if call["broker"] != _broker_id(call):
-        raise Refused(404, f"Broker {call['broker'][:200]} is not there")
+    """The bundles a broker serves; another broker's as it has told lately."""
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    return {str(bundle): status for bundle in call.admin.broker.ownership.owned}
+    if call["broker"] == _broker_id(call):
+        return {str(bundle): status for bundle in call.admin.broker.ownership.owned}
+    other = call.admin.broker.neighbourhood.members.find(call["broker"])
+    if other is None:
+        raise Refused(404, f"Broker {call['broker'][:200]} is not there")
+    return dict.fromkeys(other.bundles, status)
 
 
 def _broker_id(call: Call) -> str:

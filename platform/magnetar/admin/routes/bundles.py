@@ -39,15 +39,18 @@ async def unload_namespace(call: Call) -> None:
 
 
 async def unload_bundle(call: Call) -> None:
-    """Give a bundle back, so that a broker takes it anew."""
+    """Give a bundle back, so that a broker takes it anew: `destinationBroker`, where one is named."""
     bundle = await _bundle(call)
+    broker = call.admin.broker
     destination = call.query.get("destinationBroker")
-    if destination and destination != call.admin.broker.ownership.address.broker_id:
+    stays = destination == broker.ownership.address.broker_id
+    to = broker.neighbourhood.members.find(destination) if destination else None
+    if destination and not stays and to is None:
         raise PreconditionFailed(f"Broker {destination[:200]} is not there: it cannot take {bundle}")
-    owner = await call.admin.broker.ownership.owner(bundle)
-    if owner != call.admin.broker.ownership.address:
-        raise Elsewhere(owner.web_url)
-    await _unload(call, bundle)
+    await _require_here(call, bundle)
+    await broker.unload_bundle(bundle, to)
+    if stays:
+        await broker.ownership.require(bundle)
 
 
 async def split_bundle(call: Call) -> None:
@@ -56,6 +59,7 @@ async def split_bundle(call: Call) -> None:
     if algorithm not in ("range_equally_divide", "specified_positions_divide"):
         raise PreconditionFailed(f"Unsupported bundle split algorithm {algorithm[:80]}")
     bundle = await _bundle_to_split(call)
+    await _require_here(call, bundle)
     if algorithm == "specified_positions_divide":
         positions = [bodies.integer(each) for each in call.required("a list of positions")]
         if not positions or not all(bundle.lower < each < bundle.upper for each in positions):
@@ -158,9 +162,15 @@ async def _bundle_to_split(call: Call) -> Bundle:
     return heaviest
 
 
+async def _require_here(call: Call, bundle: Bundle) -> None:
+    """Only its owner can unload a bundle, or divide it: it alone knows what is loaded of it."""
+    owner = await call.admin.broker.ownership.owner(bundle)
+    if owner != call.admin.broker.ownership.address:
+        raise Elsewhere(owner.web_url)
+
+
 async def _unload(call: Call, bundle: Bundle) -> None:
-    await call.admin.broker.topics.unload_bundle(bundle)
-    await call.admin.broker.ownership.release(bundle)
+    await call.admin.broker.unload_bundle(bundle)
 
 
 _READ: Final = (Guards.NAMESPACE, Action.READ_POLICY)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
     """Name the broker that serves a topic. Makes no topic, but a broker take its bundle."""
-    found = await connection.broker.lookup(TopicName.parse(command.topic), command.advertised_listener_name)
+    found = await connection.broker.lookup(
+        TopicName.parse(command.topic), command.advertised_listener_name, take=command.authoritative
+    )
     connection.send_claim(
         commands.lookup_response(
             command.request_id,

@@ -34,6 +34,17 @@ class Bundle:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.range}"
 
+    @classmethod
+    def parse(cls, text: str) -> Bundle:
+        """From what `str` makes of one.
+
+        Raises:
+            ValueError: it is none.
+        """
+        namespace, _, bounds = text.rpartition("/")
+        lower, _, upper = bounds.partition("_")
+        return cls(NamespaceName.parse(namespace), int(lower, 16), int(upper, 16))
+
     def holds(self, topic_hash: int) -> bool:
         return self.lower <= topic_hash < self.upper or topic_hash == self.upper == FULL_UPPER_BOUND
 
