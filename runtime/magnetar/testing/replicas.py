@@ -14,6 +14,7 @@ from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.provider import MetadataBookieProvider
 from magnetar.metadata.opening import open_store
+from magnetar.naming import TopicName
 from magnetar.protocol.bookie import BookieStatus
 from magnetar.protocol.ledger_entry import EntryCorrupt, LedgerEntry, decode_entry
 
@@ -110,3 +111,15 @@ async def _read(
             break
         await asyncio.sleep(0.5 * (attempt + 1))
     return status.name
+
+
+async def ledgers_of_topic(metadata_store: str, topic: str) -> list[LedgerMetadata]:
+    """Of the topic's log, its subscriptions' left out, oldest first."""
+    log_name = TopicName.parse(topic).managed_ledger_name.encode()
+    async with ledger_client(metadata_store) as (client, _):
+        found = [await client.metadata_of(ledger_id) for ledger_id in await client.list()]
+    return [
+        each
+        for each in found
+        if each.custom.get("managed-ledger") == log_name and "cursor" not in each.custom
+    ]

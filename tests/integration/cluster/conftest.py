@@ -1,0 +1,45 @@
+"""One cluster for a module of scenarios, made whole again after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.testing.admin_calls import call, keep_everything
+from magnetar.testing.chaos import ENVIRONMENT
+from magnetar.testing.cluster import Cluster, ClusterPlan
+from tests.integration.cluster.workbench import Scenario
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """3 ZooKeepers, 4 bookies, 2 brokers; E3 Qw2 Qa2, and E3 Qw2 Qa1 in the namespace `public/fragile`."""
+    plan = ClusterPlan(bookies=4, brokers=2, environment=ENVIRONMENT)
+    with Cluster(tmp_path_factory.mktemp("cluster"), plan) as cluster:
+        web = cluster.web_url()
+        call(web, "PUT", "/namespaces/public/exact", {})
+        call(web, "POST", "/namespaces/public/exact/deduplication", True)
+        keep_everything(web, "public/exact")
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """The shared one; whatever a test has broken is repaired behind it."""
+    yield shared
+    shared.mend_all()
+    for node in shared.nodes:
+        if node.alive():
+            node.resume()
+    shared.start([node for node in shared.keepers if not node.alive()])
+    shared.start([node for node in shared.roles if not node.alive()])
+
+
+@pytest.fixture
+def scenario(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scenario]:
+    """A topic of the test's own, under load."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:60]
+    with Scenario.start(cluster, tmp_path, name) as scenario:
+        yield scenario

@@ -1,0 +1,118 @@
+"""The scenarios the design is known for, with real processes under load of the official client."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from magnetar.testing.cluster import Cluster
+from tests.integration.cluster.workbench import PATIENCE_S, Scenario, whole
+
+pytestmark = [pytest.mark.integration, pytest.mark.zookeeper, pytest.mark.timeout(600)]
+
+
+def test_a_bookie_of_closed_ledgers_is_lost_and_its_copies_are_made_anew(
+    cluster: Cluster, scenario: Scenario
+) -> None:
+    """E3 Qw2 Qa2: each of its entries has one copy left."""
+    scenario.unload()
+    scenario.more_receipts()
+    first = scenario.ledgers()[0]
+    assert first.closed
+    lost = scenario.bookies_in(first)[0]
+    lost.kill()
+    scenario.more_receipts()
+    scenario.eventually(
+        f"no closed ledger names {lost.name}", lambda: not scenario.ledgers_naming(lost, closed_only=True)
+    )
+    scenario.finish()
+    whole(cluster)
+
+
+def test_a_bookie_of_the_open_ledger_is_lost_and_a_new_fragment_begins(
+    cluster: Cluster, scenario: Scenario
+) -> None:
+    open_ledger = scenario.ledgers()[-1]
+    lost = scenario.bookies_in(open_ledger)[1]
+    lost.kill()
+    took = scenario.more_receipts()
+    assert took < PATIENCE_S / 4
+    scenario.eventually(
+        "the last fragment is on others",
+        lambda: lost.bookie_id not in scenario.ledgers()[-1].segments[-1].ensemble,
+    )
+    scenario.finish()
+
+
+def test_broker_and_bookie_are_lost_together(cluster: Cluster, scenario: Scenario) -> None:
+    """E3 Qw2 Qa2: the next owner closes the ledger by what two of three bookies know."""
+    owner = scenario.owner()
+    lost = scenario.bookies_in(scenario.ledgers()[-1])[0]
+    cluster.kill([owner, lost])
+    scenario.more_receipts()
+    assert scenario.owner() is not owner
+    scenario.finish()
+
+
+def test_the_owner_sleeps_and_another_takes_over(cluster: Cluster, scenario: Scenario) -> None:
+    """It wakes with sends in its sockets and a session that has ended: none of them is acknowledged by it."""
+    owner, other = scenario.owner(), scenario.other_broker()
+    owner.pause()
+    sends = scenario.another_producer("by-the-other-door", f"pulsar://{other.address}")
+
+    def taken_over() -> bool:
+        sends.update()
+        return len(sends.log.receipted) >= 50
+
+    scenario.eventually("the other broker serves the topic", taken_over)
+    owner.resume()
+    scenario.more_receipts(within_s=2 * PATIENCE_S)
+    scenario.finish()
+
+
+def test_the_owner_is_cut_off_from_zookeeper_but_not_from_bookies(
+    cluster: Cluster, scenario: Scenario
+) -> None:
+    owner = scenario.owner()
+    for keeper in cluster.keepers:
+        cluster.cut(owner.name, keeper.name)
+    other = scenario.other_broker() if scenario.owner() is owner else scenario.owner()
+    sends = scenario.another_producer("by-the-other-door", f"pulsar://{other.address}")
+
+    def taken_over() -> bool:
+        sends.update()
+        return len(sends.log.receipted) >= 50
+
+    scenario.eventually("the other broker serves the topic", taken_over)
+    scenario.more_receipts(within_s=2 * PATIENCE_S)
+    cluster.mend_all()
+    scenario.finish()
+
+
+def test_all_zookeepers_are_gone_for_longer_than_a_session(cluster: Cluster, scenario: Scenario) -> None:
+    """All returns by itself: no process ends, and none has to be started."""
+    alive = {node.name: node.pid for node in cluster.roles}
+    cluster.kill(cluster.keepers)
+    time.sleep(2.5 * cluster.plan.session_timeout_s)  # The scenario itself; nothing is concluded from it.
+    cluster.start(cluster.keepers)
+    scenario.more_receipts()
+    scenario.finish()
+    assert {node.name: node.pid for node in cluster.roles} == alive
+
+
+def test_the_whole_site_is_killed_at_once(cluster: Cluster, scenario: Scenario) -> None:
+    cluster.kill(cluster.nodes)
+    cluster.start(cluster.keepers)
+    cluster.start(cluster.bookies)
+    cluster.start([*cluster.brokers, *cluster.autorecoveries])
+    scenario.more_receipts()
+    scenario.finish()
+
+
+def test_everything_is_restarted_one_by_one_under_load(cluster: Cluster, scenario: Scenario) -> None:
+    for node in cluster.nodes:
+        node.stop()
+        node.start()
+        scenario.more_receipts(20)
+    scenario.finish()
