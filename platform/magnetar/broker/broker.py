@@ -9,9 +9,9 @@ await broker.stop()
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.cluster.neighbourhood import Neighbourhood
 from magnetar.broker.connection import Connection
@@ -27,7 +27,6 @@ from magnetar.broker.topic_lists import TopicLists
 from magnetar.broker.topics import TopicRegistry
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.counters import IdAllocator
-from magnetar.metadata.store import SessionState
 
 if TYPE_CHECKING:
     import random as random_module
@@ -49,8 +48,6 @@ INTERNAL_LISTENER: Final = "internal"
 """What Pulsar calls the address a broker has in any case. Source: Pulsar `internalListenerName`."""
 
 _BACKLOG = 1024
-_TEMPORARY_FAILURE: Final = 75
-"""EX_TEMPFAIL: whoever watches over this process starts it again."""
 _PRODUCER_NAMES_PATH = "/counters/producer-name"
 
 
@@ -79,15 +76,7 @@ class Broker:
         authorizer: Authorizer,
         clock: Clock,
         random: random_module.Random,
-        session_expired_policy: Literal["reconnect", "shutdown"] = "reconnect",
-        end_process: Callable[[int], None] | None = None,
     ) -> None:
-        """
-        Args:
-            session_expired_policy: what to do when the metadata store has given up on this process: close the topics,
-                and serve what falls to this broker under its new session; or end.
-            end_process: ends it, with that status; "shutdown" needs it.
-        """
         self.settings = settings
         self.schemas = SchemaRegistry(metadata, settings, clock)
         self.context = BrokerContext(
@@ -109,9 +98,6 @@ class Broker:
         self.web_service_url = ""
         """Set by whoever starts the REST side, before `start`."""
         self.parking = Parking(settings.parked_requests_max)
-        self._session_expired_policy = session_expired_policy
-        self._end_process = end_process
-        self._session_watch = metadata.on_session(self._session_changed)
         self.ownership = self._new_ownership(None)
         self.neighbourhood = Neighbourhood(self)
         self.connections: set[Connection] = set()
@@ -178,7 +164,6 @@ class Broker:
         for connection in list(self.connections):
             connection.close("the broker is shutting down")
         await asyncio.wait((draining,), timeout=deadline_s)
-        self._session_watch.cancel()
         await self.neighbourhood.leave()
         self.context.lease.close()
         log.info("broker.stopped", service_url=self.service_url)
@@ -191,13 +176,6 @@ class Broker:
     async def unload_bundle(self, bundle: Bundle, to: BrokerReport | None = None) -> None:
         """Give a bundle to another broker; without one, to whoever asks for it first."""
         await self.neighbourhood.hand_over({bundle: to})
-
-    def _session_changed(self, state: SessionState) -> None:
-        """Locks and reports see to themselves; here it is only decided whether to go on."""
-        if state is SessionState.EXPIRED:
-            log.warning("broker.session_expired", policy=self._session_expired_policy)
-            if self._session_expired_policy == "shutdown" and self._end_process is not None:
-                self._end_process(_TEMPORARY_FAILURE)
 
     def _bundle_lost(self, bundle: Bundle) -> None:
         self.topics.lose_bundle(bundle)  # At once; the closing that follows takes its time.

@@ -223,16 +223,6 @@ async def test_after_its_session_has_expired_a_broker_serves_again(
     assert record.session == store.session_id
 
 
-async def test_a_broker_may_end_with_its_session(start_broker: StartBroker) -> None:
-    store = LeasedStore()
-    ended: list[int] = []
-    broker = await start_broker(store=store)
-    broker._session_expired_policy = "shutdown"
-    broker._end_process = ended.append
-    store.session.expire()
-    assert ended == [75]
-
-
 async def test_what_an_earlier_life_of_this_broker_owned_is_taken_at_once() -> None:
     """Killed and started again on its port: nobody else can listen there, so the old life is over."""
     ensemble = MemoryEnsemble()
