@@ -15,11 +15,16 @@ from typing import Protocol
 
 from magnetar.bookie.index import EntryIndex, remove_index
 from magnetar.bookie.journal import Journal
+from magnetar.bookie.segments import Segments
 from magnetar.environment.directory_lock import DirectoryLock
 
 
 class Lock(Protocol):
     def release(self) -> None: ...
+
+
+class NewJournal(Protocol):
+    def __call__(self, segments: Segments, *, on_failure: Callable[[BaseException], object]) -> Journal: ...
 
 
 def _thread_pool(workers: int, name: str) -> Executor:
@@ -30,8 +35,8 @@ def _thread_pool(workers: int, name: str) -> Executor:
 class Machine:
     pool: Callable[[int, str], Executor] = _thread_pool
     """So many threads of that name. One thread: what is submitted is done in order."""
-    journal: type[Journal] = Journal
-    """The journal; one that knows other threads than the machine's is a subclass."""
+    journal: NewJournal = Journal
+    """One that knows other threads than the machine's is a subclass."""
     open_index: Callable[[Path], EntryIndex] = EntryIndex
     remove_index: Callable[[Path], None] = remove_index
     lock: Callable[[Path], Lock] = DirectoryLock
