@@ -91,6 +91,8 @@ class Bookie:
             on_news=self._on_news,
             on_filling=self._on_filling,
         )
+        self.on_checkpoint: Callable[[], None] | None = None
+        """Called after a checkpoint."""
         self.on_disk_filling: Callable[[], None] | None = None
         """Called when the disk has become fuller by a watermark: time to collect garbage."""
         self.adds = 0
@@ -261,6 +263,8 @@ class Bookie:
         self._let_in()
         if self._serving:
             self._check_space(self._checkpointer.free_bytes)
+            if self.on_checkpoint is not None:
+                self.on_checkpoint()
 
     def _admit_waiting(self, add: WaitingAdd) -> None:
         self._admit(*add)

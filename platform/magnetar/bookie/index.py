@@ -84,8 +84,8 @@ class EntryIndex:
         try:
             cursor = self._db.iter()
             cursor.seek(_KEY.pack(ledger_id, 0))
-            while cursor.valid():
-                found_ledger, entry_id = _KEY.unpack(cursor.key())
+            while cursor.valid() and (key := cursor.key()) != _STATE_KEY:
+                found_ledger, entry_id = _KEY.unpack(key)
                 if found_ledger != ledger_id:
                     break
                 yield entry_id

@@ -1,6 +1,6 @@
 """Making a bookie known: its cookie, which ties its id to one data directory, and its ephemeral registration.
 
-/ledgers/cookies/<id>      {"version": 1, "instance_id": …}                       stays
+/ledgers/cookies/<id>      {"version": 1, "instance_id": …, "sequence": …}        stays
 /ledgers/available/<id>    {"version": 1, "address": …, "incarnation": …, "read_only": …}   while the session lives
 /ledgers/readonly_wanted/<id>   there while an operator wants the bookie read-only
 """
@@ -33,6 +33,7 @@ from magnetar.protocol.bookie import (
 
 _POLL_S = 0.5
 _BACKOFF_MAX_S = 15.0
+_SEQUENCE_S = 60.0
 
 log = get_logger("magnetar.bookie.registration")
 
@@ -71,6 +72,10 @@ class BookieRegistration:
         self._old_session_wait_s = old_session_wait_s
         self._incarnation = str(uuid.uuid4())
         self._path = f"{AVAILABLE_PATH}/{bookie.bookie_id}"
+        self._cookie_path = f"{COOKIES_PATH}/{bookie.bookie_id}"
+        self._cookie_version = MUST_NOT_EXIST
+        self._told_sequence = 0
+        self._sequence_timer: asyncio.TimerHandle | None = None
         self._wanted_path = f"{READ_ONLY_WANTED_PATH}/{bookie.bookie_id}"
         self._watches: list[Watch] = []
         self._repair: asyncio.Task[None] | None = None
@@ -81,40 +86,113 @@ class BookieRegistration:
     async def check_cookie(self) -> None:
         """Make sure that this directory is the one the cluster knows the bookie by: before it answers anyone.
 
+        Where it is not, and `on_lost_data` allows it, the bookie is in limbo afterwards: `Integrity.prepare` is next.
+
         Raises:
-            CookieMismatch: an empty or swapped directory, or another cluster's.
+            CookieMismatch: an empty, swapped or older directory, or another cluster's.
         """
-        bookie_id, instance = self._bookie.bookie_id, self._bookie.instance_id
-        path = f"{COOKIES_PATH}/{bookie_id}"
-        record = await self._metadata.get(path)
+        bookie = self._bookie
+        record = await self._metadata.get(self._cookie_path)
         if record is None:
-            if self._bookie.ledgers():
+            if bookie.ledgers():
                 raise CookieMismatch(
-                    bookie_id,
+                    bookie.bookie_id,
                     "its data directory holds ledgers, but this cluster does not know it: it belongs to another cluster",
                 )
-            value = json.dumps({"version": REGISTRATION_VERSION, "instance_id": instance}).encode()
             try:
-                await self._metadata.put(path, value, expected_version=MUST_NOT_EXIST)
+                await self._tell_sequence()
                 return
             except AlreadyExists:
-                record = await self._metadata.get(path)
-        known = _instance_of(record.value) if record is not None else None
-        if known != instance:
-            raise CookieMismatch(
-                bookie_id,
-                f"the cluster knows it with data directory {known}, this one is {instance}: the disk was emptied or"
-                f" swapped. Bring it back, or give the bookie another id and let its ledgers be re-replicated",
+                record = await self._metadata.get(self._cookie_path)
+        self._cookie_version = record.version if record is not None else MUST_NOT_EXIST
+        known, sequence = _decode_cookie(record.value) if record is not None else (None, 0)
+        if known != bookie.instance_id:
+            await self._accept_loss(
+                f"the cluster knows it with data directory {known}, this one is {bookie.instance_id}: the disk was"
+                f" emptied or swapped",
+                may_go_on=not bookie.ledgers(),
             )
+        elif bookie.first_sequence < sequence:
+            await self._accept_loss(
+                f"its journal ends at record {bookie.first_sequence}, but {sequence} had been reached: the directory is"
+                f" an older copy, or has lost the end of its journal",
+                may_go_on=True,
+            )
+        await self._tell_sequence()
+
+    async def _accept_loss(self, reason: str, *, may_go_on: bool) -> None:
+        bookie = self._bookie
+        if bookie.limbo.reason is not None and may_go_on:
+            return  # It is known already, from what the start has found.
+        if bookie.settings.on_lost_data != "limbo":
+            raise CookieMismatch(
+                bookie.bookie_id,
+                f"{reason}. Bring it back; or start with `on_lost_data: limbo`, and the bookie gets what it should hold"
+                f" from its peers; or give it another id and let its ledgers be re-replicated",
+            )
+        if not may_go_on:
+            raise CookieMismatch(
+                bookie.bookie_id,
+                f"{reason}, and this one holds ledgers of its own. Format it (`magnetar bookie format`) to have it filled"
+                f" from its peers",
+            )
+        await self._nobody_else()
+        await bookie.enter_limbo(reason)
+
+    async def _nobody_else(self) -> None:
+        """Wait for an earlier process's registration to expire: the cookie may not be taken from a living bookie."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._old_session_wait_s
+        while True:
+            record = await self._metadata.get(self._path)
+            if record is None or record.session == self._metadata.session_id:
+                return
+            if loop.time() >= deadline:
+                raise BookieAlreadyRegistered(self._bookie.bookie_id)
+            await asyncio.sleep(_POLL_S)
+
+    async def _renew_cookie(self) -> None:
+        try:
+            await self._tell_sequence()
+        except BadVersion:
+            record = await self._metadata.get(self._cookie_path)
+            if record is None or _decode_cookie(record.value)[0] != self._bookie.instance_id:
+                log.error("bookie.cookie_is_not_ours_any_more", bookie=self._bookie.bookie_id)
+                self._told_sequence = self._bookie.sequence
+                return
+            self._cookie_version = record.version  # An answer was lost, or an operator was here.
+            await self._tell_sequence()
+
+    async def _tell_sequence(self) -> None:
+        """Note in metadata how far the journal has come: no copy of the directory from before passes for it."""
+        sequence = self._bookie.sequence
+        value = self._cookie(sequence)
+        self._cookie_version = await self._metadata.put(
+            self._cookie_path, value, expected_version=self._cookie_version
+        )
+        self._told_sequence = sequence
+
+    def _cookie(self, sequence: int) -> bytes:
+        return json.dumps(
+            {
+                "version": REGISTRATION_VERSION,
+                "instance_id": self._bookie.instance_id,
+                "sequence": sequence,
+            }
+        ).encode()
 
     async def start(self) -> None:
         """Check the cookie and register.
 
         Raises:
-            CookieMismatch
+            CookieMismatch: also where the bookie is in limbo, and nobody has fenced yet what may have lost its fence.
             BookieAlreadyRegistered: another living session holds the id.
         """
         await self.check_cookie()
+        if not self._bookie.may_be_registered:
+            raise CookieMismatch(
+                self._bookie.bookie_id, "it has lost fences, and its ledgers were not fenced again yet"
+            )
         self._watches = [
             self._metadata.watch(self._path, self._on_change),
             self._metadata.watch(self._wanted_path, self._on_change),
@@ -123,11 +201,14 @@ class BookieRegistration:
         await self._follow_wish()
         await self._register()
         self._bookie.on_mode_change = self._repair_soon
+        self._bookie.on_checkpoint = self._tell_sequence_in_time
 
     async def stop(self) -> None:
         """Deregister: no new ensemble will name this bookie."""
         self._stopping = True
-        self._bookie.on_mode_change = None
+        self._bookie.on_mode_change = self._bookie.on_checkpoint = None
+        if self._sequence_timer is not None:
+            self._sequence_timer.cancel()
         for watch in self._watches:
             watch.cancel()
         if self._repair is not None:
@@ -197,6 +278,15 @@ class BookieRegistration:
         elif state is SessionState.CONNECTED:
             self._repair_soon()
 
+    def _tell_sequence_in_time(self) -> None:
+        """Something was written: metadata hears of it within a minute, and not more often."""
+        if self._sequence_timer is None and self._bookie.sequence > self._told_sequence:
+            self._sequence_timer = asyncio.get_running_loop().call_later(_SEQUENCE_S, self._sequence_is_due)
+
+    def _sequence_is_due(self) -> None:
+        self._sequence_timer = None
+        self._repair_soon()
+
     def _repair_soon(self) -> None:
         """Register again in the background; the bookie serves meanwhile."""
         if self._stopping:
@@ -212,6 +302,8 @@ class BookieRegistration:
             try:
                 await self._follow_wish()
                 await self._register()
+                if self._bookie.sequence > self._told_sequence:
+                    await self._renew_cookie()
                 delay = _POLL_S
             except (MetadataError, BookieAlreadyRegistered) as error:
                 log.warning(
@@ -225,8 +317,10 @@ class BookieRegistration:
                 delay = min(2 * delay, _BACKOFF_MAX_S)
 
 
-def _instance_of(value: bytes) -> str | None:
+def _decode_cookie(value: bytes) -> tuple[str | None, int]:
+    """Whose directory it is, and how far its journal had come at least."""
     try:
-        return str(json.loads(value)["instance_id"])
+        fields = json.loads(value)
+        return str(fields["instance_id"]), int(fields.get("sequence", 0))
     except (ValueError, KeyError, TypeError):
-        return None
+        return None, 0

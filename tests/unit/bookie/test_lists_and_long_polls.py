@@ -48,6 +48,7 @@ async def test_a_list_names_what_lies_in_cache_and_log_and_nothing_else(tmp_path
         assert (held.status, held.ranges) == (OK, ((0, 2), (7, 9), (12, 12)))
         assert 8 in held
         assert 10 not in held
+        assert (await connection.list_entries(2)).ranges == ((3, 3),)
         assert (await connection.list_entries(3)).status is BookieStatus.NO_SUCH_LEDGER
 
 
