@@ -1,0 +1,62 @@
+"""What a bookie is told of metadata and of other bookies, so that it can mend itself: `bookie.integrity.Peers`."""
+
+from __future__ import annotations
+
+from magnetar.autorecovery.entry_ranges import union
+from magnetar.autorecovery.extents import extents, names_any
+from magnetar.bookie.integrity import Holdings
+from magnetar.ledger.surroundings import Surroundings
+from magnetar.protocol.bookie import BookieStatus
+from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
+
+_ANY_LAC = 2**62
+"""The fragment before an open ledger's last one counts as closed: the last begins right behind what was confirmed."""
+
+
+class BookiePeers:
+    """For one bookie. Belongs to the loop of the ledger client whose surroundings these are."""
+
+    def __init__(self, surroundings: Surroundings, bookie_id: str) -> None:
+        self._surroundings = surroundings
+        self._bookie_id = bookie_id
+
+    async def ledgers(self) -> set[int]:
+        """All ledgers of which any fragment names this bookie. Raises: MetadataUnavailable, MetadataCorrupt."""
+        registry = self._surroundings.registry
+        named: set[int] = set()
+        for ledger_id in await registry.list():
+            found = await registry.get(ledger_id)
+            if found is not None and names_any(found[0], (self._bookie_id,)):
+                named.add(ledger_id)
+        return named
+
+    async def holdings(self, ledger_id: int) -> Holdings | None:
+        found = await self._surroundings.registry.get(ledger_id)
+        if found is None:
+            return None
+        metadata = found[0]
+        settled, stripes = True, []
+        for extent in extents(metadata, _ANY_LAC):
+            for slot, bookie in enumerate(extent.ensemble):
+                if bookie == self._bookie_id:
+                    settled &= extent.closed
+                    if extent.closed:
+                        stripes.append(tuple(extent.stripe(slot)))
+        return Holdings(union(stripes), settled, self._surroundings.master_key)
+
+    async def fetch(self, ledger_id: int, entry_id: int) -> bytes | None:
+        found = await self._surroundings.registry.get(ledger_id)
+        if found is None:
+            return None
+        for bookie in found[0].fragment_of(entry_id).write_set(entry_id):
+            if bookie == self._bookie_id:
+                continue
+            connection = self._surroundings.bookies.connection(bookie)
+            status, entries = await connection.read_entries(ledger_id, entry_id, 1, 1, background=True)
+            if status is BookieStatus.OK and entries:
+                try:
+                    decode_entry(entries[0], expect_ledger=ledger_id, expect_entry=entry_id)
+                except EntryCorrupt:
+                    continue
+                return entries[0]
+        return None
