@@ -20,6 +20,7 @@ from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import LedgerError, LedgerFenced
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.creation import new_ledger
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import (
     AppendFailed,
@@ -264,17 +265,10 @@ class AppendPath:
             return
         config = owner.config
         last_id = owner.ledgers.last.ledger_id if len(owner.ledgers) else -1
-        writer = await owner.client.create(
-            config.ensemble_size,
-            config.write_quorum,
-            config.ack_quorum,
-            custom_metadata={
-                "application": b"magnetar",
-                "component": b"managed-ledger",
-                "managed-ledger": owner.name.encode(),
-            },
-            above=max(last_id, owner.highest_ledger_id),
+        made = await new_ledger(
+            owner.client, owner.clock, config, owner.name, above=max(last_id, owner.highest_ledger_id)
         )
+        writer = made.writer
         owner.highest_ledger_id = writer.ledger_id
         crash_point("managed_ledger.before_list_update")
         try:
@@ -284,14 +278,15 @@ class AppendPath:
                     ledgers=(*changed.ledgers, ListedLedger(writer.ledger_id)),
                 )
             )
+            crash_point("managed_ledger.after_list_update")
+            await made.check(owner.client, owner.name)
         except ManagedLedgerFenced:
             owner.delete_later(writer.ledger_id)
             raise
-        except StorageUnavailable:
+        except (StorageUnavailable, LedgerError):
             # The record may name it by now. The next one will not, and says that it is to be deleted.
             owner.keeper.doom(writer.ledger_id)
             raise
-        crash_point("managed_ledger.after_list_update")
         self._install(closed, writer)
 
     async def _close_writer(self) -> ListedLedger | None:

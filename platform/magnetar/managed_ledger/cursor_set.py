@@ -58,7 +58,9 @@ class CursorSet:
         if not durable:
             cursor = self.cursors[name] = Cursor(self._owner, name, state, None)
             return cursor
-        record = CursorRecord(CursorSnapshot(state.mark_delete), properties=properties)
+        record = CursorRecord(
+            CursorSnapshot(state.mark_delete), properties=properties, incarnation=self._incarnation
+        )
         store = CursorStore(name, self._storage, self._owned(name), record)
         # It counts from now on, so that nothing it has not seen is trimmed while its record is written.
         cursor = self.cursors[name] = Cursor(self._owner, name, state, store)
@@ -68,9 +70,16 @@ class CursorSet:
         name = cursor.name
         try:
             found = await self._read(name)
-            if found is None or not await self._restore(name, found):
-                await store.create()
-                await self._verify(store)
+            if found is not None:
+                record = decode_cursor(name, found.value)
+                if self._is_alive(record):
+                    await self._restore(name, found, record)
+                    return self.cursors[name]
+                # In place of the old record, not after its deletion: then versions go on, and who still is
+                # at work on the old one finds himself outrun.
+                store.replace_old(self._owned(name, found.version), record.ledger_ids)
+            await store.create()
+            await self._verify(store)
         except BaseException:
             if self.cursors.get(name) is cursor:
                 del self.cursors[name]
@@ -95,20 +104,28 @@ class CursorSet:
             StorageUnavailable, ManagedLedgerFenced, RecordUnreadable
         """
         found = await self._read(name)
-        if found is not None:
-            await self._restore(name, found)
-
-    async def _restore(self, name: str, found: Versioned) -> bool:
-        """False if its deletion was cut short, and is finished now."""
+        if found is None:
+            return
         record = decode_cursor(name, found.value)
+        if self._is_alive(record):
+            await self._restore(name, found, record)
+        else:  # A deletion that was cut short.
+            store = CursorStore(name, self._storage, self._owned(name, found.version), record)
+            await store.delete()
+
+    async def _restore(self, name: str, found: Versioned, record: CursorRecord) -> None:
         store = CursorStore(name, self._storage, self._owned(name, found.version), record)
-        if record.deleted:
-            await store.finish_deletion()
-            return False
         snapshot = await store.recover()
         state = CursorState.restored(self._owner.ledgers, snapshot)
         self.cursors[name] = Cursor(self._owner, name, state, store)
-        return True
+
+    @property
+    def _incarnation(self) -> str:
+        return self._owner.keeper.record.incarnation
+
+    def _is_alive(self, record: CursorRecord) -> bool:
+        """Whether it is a cursor of this log, and not what is left of one, or of an earlier log's."""
+        return not record.deleted and record.belongs_to(self._incarnation)
 
     async def delete(self, name: str) -> None:
         """

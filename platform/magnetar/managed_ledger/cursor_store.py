@@ -73,6 +73,11 @@ class CursorStore:
 
     # Beginning.
 
+    def replace_old(self, owned: OwnedRecord, left: tuple[int, ...]) -> None:
+        """Begin in the place of a cursor whose deletion was cut short, and that has left some ledgers."""
+        self._owned = owned
+        self._record = replace(self._record, doomed=left)
+
     async def create(self) -> None:
         """Make the cursor known.
 
@@ -244,17 +249,19 @@ class CursorStore:
     async def delete(self) -> None:
         """Delete the cursor and all that was kept of it. If this is cut short, the next open finishes it."""
         record = replace(self._record, deleted=True)
-        await self._owned.write(lambda revision: encode_cursor(record, revision))
+        if not self._record.deleted:
+            crash_point("cursor.before_marked_deleted")
+            await self._owned.write(lambda revision: encode_cursor(record, revision))
+            crash_point("cursor.marked_deleted")
         self._record = record
         self._writer = None
-        await self.finish_deletion()
-
-    async def finish_deletion(self) -> None:
         try:
-            for ledger_id in {*self._record.doomed, self._record.ledger_id} - {-1}:
+            for ledger_id in record.ledger_ids:
+                crash_point("cursor.before_ledger_delete")
                 await self._storage.ledgers.delete(ledger_id)
         except LedgerError as error:
             raise StorageUnavailable(self._storage.log_name, str(error)) from error
+        crash_point("cursor.before_record_delete")
         await self._owned.delete()
 
 

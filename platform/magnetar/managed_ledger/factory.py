@@ -11,11 +11,13 @@ from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.deletion import LogRemover
 from magnetar.managed_ledger.entry_cache import EntryCache
-from magnetar.managed_ledger.errors import ManagedLedgerClosed, StorageUnavailable
+from magnetar.managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, StorageUnavailable
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.opening import Opener
 from magnetar.managed_ledger.records import LOGS_PATH
+from magnetar.managed_ledger.sweeper import Sweeper, SweepReport, SweepSettings
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
 
@@ -36,17 +38,21 @@ class ManagedLedgerFactory:
         clock: Clock,
         cache: EntryCache | None = None,
         random: random.Random | None = None,
+        sweeps: SweepSettings | None = None,
     ) -> None:
         self.cache = cache if cache is not None else EntryCache()
         self._metadata = metadata
         self._clock = clock
         self._tasks = OwnedTasks(log)
-        self._opener = Opener(
-            metadata, ledgers, clock, random if random is not None else _dice(), self._tasks, self.cache
-        )
+        dice = random if random is not None else _dice()
+        self._remover = LogRemover(metadata, ledgers, clock, dice)
+        self._opener = Opener(metadata, ledgers, clock, dice, self._tasks, self.cache, self._remover)
         self._open: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._ticking: asyncio.Task[None] | None = None
+        self._sweeper = Sweeper(self._remover, sweeps or SweepSettings())
+        self._sweeping: asyncio.Task[None] | None = None
+        self._sweep_lock = asyncio.Lock()
         self._closed = False
 
     async def open(
@@ -89,6 +95,8 @@ class ManagedLedgerFactory:
         opened.on_close(lambda: self._forget(opened))
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        if self._sweeping is None and self._sweeper.settings.interval_s:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_now_and_then())
         return opened
 
     def _opened(self, name: str, task: asyncio.Task[ManagedLedger]) -> None:
@@ -102,7 +110,7 @@ class ManagedLedgerFactory:
 
     async def exists(self, name: str) -> bool:
         """Whether there is a log of that name, open or not."""
-        record, _ = await self._opener.read_record(name)
+        record, _ = await self._remover.read_record(name)
         return record is not None and not record.deleted
 
     async def delete(self, name: str) -> None:
@@ -114,7 +122,7 @@ class ManagedLedgerFactory:
         opened = self._open.get(name)
         if opened is not None:
             await opened.close()
-        await self._tasks.shielded(self._opener.delete(name))
+        await self._tasks.shielded(self._remover.delete(name))
 
     async def finish_deletion(self, name: str) -> None:
         """Delete what a deletion that was cut short has left. Nothing happens where there is no such thing.
@@ -122,9 +130,9 @@ class ManagedLedgerFactory:
         Raises:
             StorageUnavailable, ManagedLedgerFenced
         """
-        record, _ = await self._opener.read_record(name)
+        record, _ = await self._remover.read_record(name)
         if record is not None and record.deleted:
-            await self._tasks.shielded(self._opener.delete(name))
+            await self._tasks.shielded(self._remover.delete(name))
 
     async def list(self, prefix: str) -> list[str]:
         """The names of the logs right below `prefix`, e.g. `tenant/namespace/persistent`."""
@@ -145,14 +153,47 @@ class ManagedLedgerFactory:
     async def close(self) -> None:
         """Close all logs, then wait for what is still under way."""
         self._closed = True
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.wait([self._ticking])
+        for task in (self._ticking, self._sweeping):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         if self._opening:
             await asyncio.wait(self._opening.values())
         if self._open:
             await asyncio.gather(*(opened.close() for opened in list(self._open.values())))
         await self._tasks.drain()
+
+    # Leftovers.
+
+    async def sweep(self) -> SweepReport:
+        """Look for what cut-short deletions have left, and finish it; also while other processes do.
+
+        What is found for the first time is only remembered: see `sweeper.py`.
+
+        Raises:
+            StorageUnavailable
+        """
+        async with self._sweep_lock:
+            return await self._sweeper.sweep()
+
+    async def leftovers(self) -> SweepReport:
+        """What a sweep would find now: orphans, and pending deletions. Nothing is changed.
+
+        Raises:
+            StorageUnavailable
+        """
+        return await self._sweeper.sweep(delete=False)
+
+    async def _sweep_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._sweeper.settings.interval_s)
+            try:
+                if await self._sweeper.is_our_turn():
+                    await self.sweep()
+            except ManagedLedgerError as error:
+                log.warning("sweep.cut_short", reason=str(error))
+            except Exception:
+                log.exception("sweep.failed")
 
     async def _tick(self) -> None:
         """One clock for all logs: a timer for each would cost more than the work they do."""

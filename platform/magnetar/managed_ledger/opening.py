@@ -19,6 +19,7 @@ from magnetar.ledger.errors import LedgerError, NoSuchLedger
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.ledger.reader import LedgerReader
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.deletion import LogRemover
 from magnetar.managed_ledger.entry import Entry, stored_entry
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import (
@@ -29,27 +30,15 @@ from magnetar.managed_ledger.errors import (
 )
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.owned_record import OwnedRecord
 from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.record_keeper import RecordKeeper
-from magnetar.managed_ledger.records import (
-    ListedLedger,
-    LogRecord,
-    cursor_path,
-    decode_cursor,
-    decode_log,
-    decode_name,
-    encode_log,
-    log_path,
-)
-from magnetar.metadata.errors import MetadataError
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
+from magnetar.managed_ledger.records import ListedLedger, LogRecord, decode_name, log_path
+from magnetar.metadata.store import MetadataStore
 from magnetar.protocol.errors import ProtocolError
 
 log = get_logger("magnetar.managed_ledger")
 
 _CURSORS_AT_ONCE = 32
-_PATIENCE_S = 15.0
 _TAKE_OVER_TRIES = 5
 """The owner before us may just be rolling to a new ledger when we read the record: then that is recovered, too."""
 
@@ -72,6 +61,7 @@ class Opener:
     dice: random.Random
     tasks: OwnedTasks
     cache: EntryCache
+    remover: LogRemover
 
     async def open(
         self,
@@ -90,15 +80,19 @@ class Opener:
             EntryUnreadable, RecordUnreadable
         """
         for left in reversed(range(_TAKE_OVER_TRIES)):
-            record, version = await self.read_record(name)
-            if record is not None and record.deleted:
-                await self._finish_deletion(name, record, self._owned(name, version))
-                record, version = None, MUST_NOT_EXIST
-            if record is None:
-                if not create:
-                    raise NoSuchManagedLedger(name)
-                record = LogRecord(properties=dict(properties or {}), created_ms=self.clock.time_ms())
+            record, version = await self.remover.read_record(name)
             try:
+                if record is not None and record.deleted:
+                    await self._finish_deletion(name, record, version, gone=not create)
+                    record = None
+                if record is None:
+                    if not create:
+                        raise NoSuchManagedLedger(name)
+                    record = LogRecord(
+                        properties=dict(properties or {}),
+                        created_ms=self.clock.time_ms(),
+                        incarnation=f"{self.dice.getrandbits(64):016x}",
+                    )
                 return await self._take_over(name, config, record, version)
             except _Outrun as outrun:
                 if not left:
@@ -108,12 +102,14 @@ class Opener:
                 raise StorageUnavailable(name, str(error)) from error
         raise AssertionError("the last try returns or raises")
 
-    async def read_record(self, name: str) -> tuple[LogRecord | None, int]:
-        found = await self._get(name, log_path(name))
-        if found is None or not found.value:
-            # A parent made for the sake of a child is no log.
-            return None, MUST_NOT_EXIST if found is None else found.version
-        return decode_log(name, found.value), found.version
+    async def _finish_deletion(self, name: str, record: LogRecord, version: int, *, gone: bool) -> None:
+        """Finish what was cut short. The record itself is kept for the log that is made in its place."""
+        try:
+            await self.remover.empty(name, record)
+            if gone:
+                await self.remover.owned(log_path(name), version).delete()
+        except ManagedLedgerFenced as fenced:
+            raise _Outrun(fenced) from fenced
 
     async def _take_over(
         self, name: str, config: ManagedLedgerConfig, record: LogRecord, version: int
@@ -137,7 +133,10 @@ class Opener:
             cache=self.cache.tail(),
             ledgers=ledgers,
             keeper=RecordKeeper(
-                record, self._owned(name, version, config.storage_retry_s), self.client, self.tasks
+                record,
+                self.remover.owned(log_path(name), version, config.storage_retry_s),
+                self.client,
+                self.tasks,
             ),
             next_index=next_index,
             last_timestamp_ms=last_timestamp_ms,
@@ -206,83 +205,5 @@ class Opener:
             async with turns:
                 await opened.cursor_set.restore(decode_name(part))
 
-        names = await self._children(opened.name, log_path(opened.name))
+        names = await self.remover.children(opened.name, log_path(opened.name))
         await asyncio.gather(*map(restore, names))
-
-    # Deleting.
-
-    async def delete(self, name: str) -> None:
-        """Delete the log `name`, its cursors and all their ledgers.
-
-        Raises:
-            NoSuchManagedLedger, StorageUnavailable, ManagedLedgerFenced
-        """
-        record, version = await self.read_record(name)
-        if record is None:
-            raise NoSuchManagedLedger(name)
-        owned = self._owned(name, version)
-        if not record.deleted:
-            record = deleted = replace(record, deleted=True)
-            await owned.write(lambda revision: encode_log(deleted, revision))
-        await self._finish_deletion(name, record, owned)
-        log.info("log.deleted", log=name)
-
-    async def _finish_deletion(self, name: str, record: LogRecord, owned: OwnedRecord) -> None:
-        """Delete what a record marked as deleted still has. Safe to be repeated."""
-        try:
-            for part in await self._children(name, log_path(name)):
-                await self._delete_cursor(name, decode_name(part))
-            for each in record.ledgers:
-                if not each.closed_ms:
-                    await self._fence(each.ledger_id)  # A previous owner must not write into nothing.
-                await self.client.delete(each.ledger_id)
-            for ledger_id in record.doomed:
-                await self.client.delete(ledger_id)
-        except LedgerError as error:
-            raise StorageUnavailable(name, str(error)) from error
-        await owned.delete()
-
-    async def _delete_cursor(self, log_name: str, name: str) -> None:
-        path = cursor_path(log_name, name)
-        found = await self._get(log_name, path)
-        if found is None:
-            return
-        record = decode_cursor(name, found.value)
-        for ledger_id in (*record.doomed, record.ledger_id):
-            if ledger_id >= 0:
-                await self.client.delete(ledger_id)
-        await self._owned(log_name, found.version, path=path).delete()
-
-    async def _fence(self, ledger_id: int) -> None:
-        try:
-            await self.client.open(ledger_id, recover=True)
-        except NoSuchLedger:
-            return
-        except LedgerError as error:
-            log.warning("ledger.not_fenced", ledger_id=ledger_id, reason=str(error))
-
-    # Metadata.
-
-    def _owned(
-        self, name: str, version: int, patience_s: float = _PATIENCE_S, *, path: str | None = None
-    ) -> OwnedRecord:
-        return OwnedRecord(
-            self.metadata,
-            path or log_path(name),
-            version=version,
-            clock=self.clock,
-            dice=self.dice,
-            patience_s=patience_s,
-        )
-
-    async def _get(self, name: str, path: str) -> Versioned | None:
-        try:
-            return await self.metadata.get(path)
-        except MetadataError as error:
-            raise StorageUnavailable(name, str(error) or type(error).__name__) from error
-
-    async def _children(self, name: str, path: str) -> list[str]:
-        try:
-            return await self.metadata.children(path)
-        except MetadataError as error:
-            raise StorageUnavailable(name, str(error) or type(error).__name__) from error

@@ -41,7 +41,7 @@ class RecordKeeper:
         """
         async with self._lock:
             to_doom, gone = list(self._to_doom), list(self._gone)
-            record = change(self.record).with_doomed(*to_doom).without_doomed(gone)
+            record = change(self.record).without_ledgers(to_doom).with_doomed(*to_doom).without_doomed(gone)
             await self._owned.write(lambda revision: encode_log(record, revision))
             self.record = record
             del self._to_doom[: len(to_doom)], self._gone[: len(gone)]

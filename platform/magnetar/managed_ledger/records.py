@@ -47,9 +47,16 @@ class LogRecord:
     deleted: bool = False
     """The whole log is being deleted: whoever finds it finishes the work."""
     created_ms: int = 0
+    incarnation: str = ""
+    """Drawn when the log was made: tells it from one of the same name before it. "": it is older than this."""
 
     def with_doomed(self, *ledger_ids: int) -> LogRecord:
         return replace(self, doomed=(*self.doomed, *ledger_ids))
+
+    def without_ledgers(self, ledger_ids: Sequence[int]) -> LogRecord:
+        if not ledger_ids:
+            return self
+        return replace(self, ledgers=tuple(each for each in self.ledgers if each.ledger_id not in ledger_ids))
 
     def without_doomed(self, gone: Sequence[int]) -> LogRecord:
         return replace(self, doomed=tuple(each for each in self.doomed if each not in gone))
@@ -64,6 +71,16 @@ class CursorRecord:
     doomed: tuple[int, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     deleted: bool = False
+    incarnation: str = ""
+    """Of its log. "": the cursor is older than this."""
+
+    def belongs_to(self, incarnation: str) -> bool:
+        return not self.incarnation or self.incarnation == incarnation
+
+    @property
+    def ledger_ids(self) -> tuple[int, ...]:
+        """All ledgers it names."""
+        return self.doomed if self.ledger_id < 0 else (*self.doomed, self.ledger_id)
 
 
 def log_path(name: str) -> str:
@@ -98,6 +115,7 @@ def encode_log(record: LogRecord, revision: str) -> bytes:
             "doomed": list(record.doomed),
             "deleted": record.deleted,
             "created_ms": record.created_ms,
+            "incarnation": record.incarnation,
         }
     )
 
@@ -118,6 +136,7 @@ def decode_log(name: str, data: bytes) -> LogRecord:
             doomed=tuple(map(int, fields["doomed"])),
             deleted=bool(fields["deleted"]),
             created_ms=int(fields["created_ms"]),
+            incarnation=str(fields.get("incarnation", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(what, f"{type(error).__name__}: {error}") from error
@@ -133,6 +152,7 @@ def encode_cursor(record: CursorRecord, revision: str) -> bytes:
             "doomed": list(record.doomed),
             "properties": dict(record.properties),
             "deleted": record.deleted,
+            "incarnation": record.incarnation,
         }
     )
 
@@ -151,6 +171,7 @@ def decode_cursor(name: str, data: bytes) -> CursorRecord:
             doomed=tuple(map(int, fields["doomed"])),
             properties={str(key): str(value) for key, value in fields["properties"].items()},
             deleted=bool(fields["deleted"]),
+            incarnation=str(fields.get("incarnation", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(what, f"{type(error).__name__}: {error}") from error
