@@ -23,11 +23,6 @@ async def choose_targets(
         excluding: bookies that are to be emptied.
         among: if not None, only these.
     """
-    if not slots:
-        return {}
-    candidates = {
-        bookie: address
-        for bookie, address in (await surroundings.bookies.writable()).items()
-        if bookie not in excluding and (among is None or bookie in among)
-    }
-    return surroundings.placement.replacements(candidates, ensemble, slots, surroundings.clock.monotonic())
+    return await surroundings.ensembles.replacements(
+        metadata, ensemble, slots, exclude=excluding, among=among
+    )

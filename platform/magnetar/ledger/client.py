@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from magnetar.environment.clock import Clock
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.bookie_health import BookieHealth, HealthRules
+from magnetar.ledger.bookie_racks import BookieRacks
 from magnetar.ledger.counts import Counts
+from magnetar.ledger.ensembles import Ensembles
 from magnetar.ledger.errors import MetadataUnavailable
+from magnetar.ledger.groups import NO_GROUPS, BookieGroups
 from magnetar.ledger.metadata import LedgerMetadata, Segment
 from magnetar.ledger.owned_tasks import OwnedTasks
-from magnetar.ledger.placement import Placement
+from magnetar.ledger.placement import Placement, PlacementPolicy, PlacementRules
 from magnetar.ledger.reader import LedgerReader, read_last_confirmed
 from magnetar.ledger.recover import recover as recover_ledger
 from magnetar.ledger.registry import LedgerRegistry
@@ -44,7 +47,6 @@ class LedgerClient:
         clock: Clock,
         random: random.Random,
         settings: LedgerClientSettings | None = None,
-        placement: Placement | None = None,
     ) -> None:
         settings = settings or LedgerClientSettings()
         self._ids = IdAllocator(metadata)
@@ -61,10 +63,19 @@ class LedgerClient:
         )
         budget = ReplicaBudget(settings.pending_bytes, settings.unacknowledged_bytes, settings.replica_lag_s)
         counts = Counts()
+        rules = PlacementRules(
+            PlacementPolicy(settings.placement_policy),
+            settings.placement_strict,
+            settings.placement_by_free_space,
+            settings.placement_weight_max,
+        )
+        placement = Placement(random, health=health, rules=rules)
+        self.racks = BookieRacks(metadata)
         self._surroundings = Surroundings(
             registry=LedgerRegistry(metadata, clock, random, settings),
             bookies=bookies,
-            placement=placement or Placement(random, health=health),
+            placement=placement,
+            ensembles=Ensembles(placement, bookies, self.racks, counts, clock),
             clock=clock,
             dice=random,
             settings=settings,
@@ -90,8 +101,12 @@ class LedgerClient:
         *,
         custom_metadata: Mapping[str, bytes] = NO_CUSTOM,
         above: int = -1,
+        groups: BookieGroups = NO_GROUPS,
     ) -> LedgerWriter:
         """A new ledger, with an id greater than `above`. No entry is sent before its metadata are stored.
+
+        Args:
+            groups: what its bookies are chosen from, now and later.
 
         Raises:
             NotEnoughBookies, MetadataUnavailable
@@ -103,10 +118,7 @@ class LedgerClient:
             )
         surroundings = self._surroundings
         while True:
-            writable = await surroundings.bookies.writable()
-            ensemble = surroundings.placement.new_ensemble(
-                writable, ensemble_size, write_quorum, surroundings.clock.monotonic()
-            )
+            ensemble = await surroundings.ensembles.new(ensemble_size, write_quorum, groups)
             metadata = LedgerMetadata(
                 ledger_id=await self._allocate_id(above),
                 ensemble_size=ensemble_size,
@@ -115,7 +127,7 @@ class LedgerClient:
                 segments=(Segment(0, ensemble),),
                 token=f"{surroundings.dice.getrandbits(128):032x}",
                 created_ms=surroundings.clock.time_ms(),
-                custom=dict(custom_metadata),
+                custom={**custom_metadata, **groups.custom()},
             )
             if await surroundings.registry.create(metadata):
                 surroundings.counts.created += 1
@@ -177,5 +189,6 @@ class LedgerClient:
     async def close(self) -> None:
         """Wait for what is under way. The bookies' connections belong to their provider."""
         self._surroundings.supervision.close()
+        self.racks.close()
         self._surroundings.marks.close()
         await self._surroundings.tasks.drain()

@@ -44,13 +44,33 @@ class NoSuchLedger(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    def __init__(self, needed: int, available: int, failed: Collection[str] = ()) -> None:
-        """`failed`: those of an ensemble that nobody can stand in for."""
-        short = f"{needed} writable bookies are needed and {available} can be had"
+    def __init__(
+        self,
+        needed: int,
+        available: int,
+        failed: Collection[str] = (),
+        *,
+        where: str = "",
+        domains: int | None = None,
+        write_quorum: int = 0,
+    ) -> None:
+        """
+        Args:
+            failed: those of an ensemble that nobody can stand in for.
+            where: the groups of bookies to choose from, if not all.
+            domains: how many failure domains there are, where these are too few.
+        """
+        within = f" in {where}" if where else ""
+        short = f"{needed} writable bookies are needed and {available} can be had{within}"
         if failed:
             names = ", ".join(sorted(failed))
             reason = (
                 f"{short}, but {names} just failed: see the bookie's log and its disk, or start another one"
+            )
+        elif domains is not None:
+            reason = (
+                f"{short}, but in {domains} failure domains, too few for {write_quorum} copies of each entry to"
+                " share none: start bookies on other hosts, or turn ledger.placement_strict off"
             )
         else:
             reason = f"{short}: start more bookies or use a smaller ensemble"

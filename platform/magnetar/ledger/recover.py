@@ -72,6 +72,9 @@ class _Run:
     def __init__(self, metadata: LedgerMetadata, surroundings: Surroundings) -> None:
         self.recovery = LedgerRecovery(metadata, window=surroundings.settings.recovery_window)
         self._ledger_id = metadata.ledger_id
+        self._metadata = metadata
+        self._tried: set[str] = set()
+        """Bookies that have failed in this recovery: none of them is chosen again."""
         self._surroundings = surroundings
         self._end: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
 
@@ -154,10 +157,13 @@ class _Run:
     async def _replace(self, request: ReplaceBookies) -> None:
         surroundings = self._surroundings
         now = surroundings.clock.monotonic()
-        for slot in request.failed:
-            surroundings.placement.suspect(request.ensemble[slot], now)
-        writable = await surroundings.bookies.writable()
-        replacements = surroundings.placement.replacements(writable, request.ensemble, request.failed, now)
+        failed = [request.ensemble[slot] for slot in request.failed]
+        self._tried.update(failed)
+        for bookie in failed:
+            surroundings.health.failed(bookie, now)
+        replacements = await surroundings.ensembles.replacements(
+            self._metadata, request.ensemble, request.failed, exclude=self._tried, desperate=True
+        )
         self._carry_out(self.recovery.replaced(request, replacements))
 
     def _corrupt(self, bookie: str, error: EntryCorrupt) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from magnetar.protocol.bookie import MAX_ENTRY_BYTES
 from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES
@@ -35,6 +36,14 @@ class LedgerClientSettings:
     quarantine_interval_s: float = 60.0
     quarantine_ratio: float = 1.0
     """How likely this client is to quarantine a bookie for its errors: below 1, not all clients drop the same one."""
+    placement_policy: Literal["random", "rack", "region"] = "rack"
+    """What copies of an entry are spread over, beside failure domains: nothing, racks, or regions and their racks."""
+    placement_strict: bool = False
+    """Whether no ledger is better than one with two copies of an entry in one failure domain."""
+    placement_by_free_space: bool = False
+    """Whether bookies with more free disk are chosen more often."""
+    placement_weight_max: float = 3.0
+    """By how much free disk counts at most, as a multiple of the median."""
     metadata_retry_s: float = 30.0
     """How long a change of a ledger's metadata is tried while the store gives no answer."""
     metadata_backoff_s: float = 0.05

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from magnetar.environment.clock import Clock
 from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.counts import Counts
+from magnetar.ledger.ensembles import Ensembles
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.ledger.placement import Placement
 from magnetar.ledger.registry import LedgerRegistry
@@ -23,6 +24,7 @@ class Surroundings:
     registry: LedgerRegistry
     bookies: BookieProvider
     placement: Placement
+    ensembles: Ensembles
     clock: Clock
     dice: random.Random
     settings: LedgerClientSettings

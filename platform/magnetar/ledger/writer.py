@@ -73,6 +73,9 @@ class LedgerWriter:
         self._closing: asyncio.Future[None] | None = None
         self._seeking = False
         self._seek_again_at = 0.0
+        self._tried: set[str] = set()
+        """Bookies that have failed this ledger since `_tried_at` was confirmed: going round in circles helps nobody."""
+        self._tried_at = -1
         self._lac_told = -1
         """The highest LAC that bookies have been sent."""
         self._short: set[str] = set()
@@ -292,18 +295,28 @@ class LedgerWriter:
     async def _replace_once(self) -> bool:
         """Replace what has failed so far. False if nothing could be found: it goes on as it is."""
         pipeline, surroundings = self._pipeline, self._surroundings
-        writable = await surroundings.bookies.writable()
-        if pipeline.stopped:
-            return False
         now = surroundings.clock.monotonic()
         for bookie in pipeline.failed.values():
-            surroundings.placement.suspect(bookie, now)
-        replacements = surroundings.placement.replacements(writable, pipeline.ensemble, pipeline.failed, now)
+            surroundings.health.failed(bookie, now)
+        if pipeline.last_confirmed > self._tried_at:
+            self._tried.clear()
+        self._tried.update(pipeline.failed.values())
+        self._tried_at = pipeline.last_confirmed
+        replacements = await surroundings.ensembles.replacements(
+            self._metadata,
+            pipeline.ensemble,
+            tuple(pipeline.failed),
+            exclude=self._tried,
+            desperate=pipeline.quorum_lost,
+        )
+        if pipeline.stopped:
+            return False
         if not replacements:
             failed = set(pipeline.failed.values())
             pipeline.failed.clear()
             self._seek_again_at = now + surroundings.settings.ensemble_retry_s
             if pipeline.quorum_lost:
+                writable = await surroundings.bookies.writable()
                 raise NotEnoughBookies(len(pipeline.ensemble), len(writable), failed)
             return False
         first_entry = pipeline.begin_change()

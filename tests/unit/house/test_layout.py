@@ -150,6 +150,7 @@ CORES = (
     "platform/magnetar/ledger/recovery.py",
     "platform/magnetar/ledger/write_pipeline.py",
     "platform/magnetar/ledger/replica_budget.py",
+    "platform/magnetar/ledger/arrangement.py",
     "platform/magnetar/ledger/bookie_health.py",
     "platform/magnetar/autorecovery/copy_plan.py",
     "platform/magnetar/autorecovery/entry_ranges.py",

@@ -121,6 +121,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "bookkeeperClientHealthCheckQuarantineTimeInSeconds": _same("ledger.quarantine_max_s"),
     "bookkeeperClientQuarantineRatio": _same("ledger.quarantine_ratio"),
     "bookkeeperExplicitLacIntervalInMills": Translation("ledger.explicit_lac_s", _MILLISECONDS),
+    "bookkeeper_diskWeightBasedPlacementEnabled": _same("ledger.placement_by_free_space"),
+    "bookkeeper_bookieMaxWeightMultipleForWeightBasedPlacement": _same("ledger.placement_weight_max"),
     "bookkeeper_delayEnsembleChange": _same("ledger.delay_ensemble_change"),
     "allowAutoTopicCreation": _same("policies.auto_topic_creation"),
     "allowAutoTopicCreationType": _same("policies.auto_topic_type"),
