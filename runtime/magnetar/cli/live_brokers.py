@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magnetar.broker.cluster.members import BROKERS_PATH
+from magnetar.broker.cluster.report import BrokerReport
+from magnetar.broker.errors import MetadataFailed
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.paths import join
 
 if TYPE_CHECKING:
     from magnetar.metadata.store import MetadataStore, Notification
-
-BROKERS_PATH = "/loadbalance/brokers"
 
 log = get_logger("magnetar.cli")
 
@@ -43,7 +43,7 @@ class LiveBrokers:
             self._stale = False
             try:
                 self._known = await self._read()
-            except MetadataError as error:
+            except (MetadataError, MetadataFailed) as error:
                 self._stale = True
                 log.warning("brokers.not_listed", reason=str(error))
         return self._known
@@ -68,8 +68,9 @@ class LiveBrokers:
             record = await self._metadata.get(join(BROKERS_PATH, name))
             if record is None:
                 continue
-            fields = json.loads(record.value)
-            found.append(LiveBroker(str(fields["brokerUrl"]), str(fields["webUrl"])))
+            report = BrokerReport.decode(record.value)
+            if not report.draining:
+                found.append(LiveBroker(report.address.broker_url, report.address.web_url))
         return tuple(found)
 
     def _on_change(self, notification: Notification) -> None:

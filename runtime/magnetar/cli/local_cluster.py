@@ -12,7 +12,6 @@ import json
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -37,9 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the cluster until SIGINT or SIGTERM. Returns the exit status."""
     directory = Path(arguments[0] if arguments else "out/cluster").absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+    told = _Told()
     try:
         with ExitStack() as running:
             _Starter(directory, running, told).start()
@@ -53,12 +50,31 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+class _Told:
+    """Whether a signal to end has come. Its handler does nothing that a second signal could not interrupt."""
+
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.come = False
+        for number in self._SIGNALS:
+            signal.signal(number, self._hear)
+
+    def wait(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._SIGNALS)
+        if not self.come:
+            signal.sigwait(self._SIGNALS)
+
+    def _hear(self, number: int, frame: object) -> None:
+        self.come = True
+
+
 class _CalledOffError(Exception):
     """Told to stop before all was up."""
 
 
 class _Starter:
-    def __init__(self, directory: Path, running: ExitStack, told: threading.Event) -> None:
+    def __init__(self, directory: Path, running: ExitStack, told: _Told) -> None:
         self._directory = directory
         self._running = running
         self._told = told
@@ -132,7 +148,7 @@ class _Starter:
     def _together(self, each: Sequence[Each], wait: Callable[[Each], object]) -> None:
         with ThreadPoolExecutor(len(each)) as pool:
             list(pool.map(wait, each))
-        if self._told.is_set():
+        if self._told.come:
             raise _CalledOffError
 
     def _tell(
