@@ -20,8 +20,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster"), plan) as cluster:
         web = cluster.web_url()
         call(web, "PUT", "/namespaces/public/exact", {})
-        call(web, "POST", "/namespaces/public/exact/deduplication", True)
-        keep_everything(web, "public/exact")
+        call(web, "PUT", "/namespaces/public/fragile", {})
+        call(
+            web,
+            "POST",
+            "/namespaces/public/fragile/persistence",
+            {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1},
+        )
+        for namespace in ("public/exact", "public/fragile"):
+            call(web, "POST", f"/namespaces/{namespace}/deduplication", True)
+            keep_everything(web, namespace)
         yield cluster
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from magnetar.testing.cluster import Cluster
-from tests.integration.cluster.workbench import PATIENCE_S, Scenario, whole
+from magnetar.testing.proxies import ANYBODY, Weather
+from tests.integration.cluster.workbench import (
+    PATIENCE_S,
+    Scenario,
+    whole,
+)
+
+CANNOT_RECOVER = "cannot be recovered now"
+"""In the log of a broker that may not tell where a ledger ends."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
@@ -55,6 +64,31 @@ def test_broker_and_bookie_are_lost_together(cluster: Cluster, scenario: Scenari
     scenario.finish()
 
 
+def test_broker_and_bookie_are_lost_together_where_one_copy_was_enough(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """E3 Qw2 Qa1: nobody can tell what the lost bookie alone has acknowledged. That is said, and nothing is cut off: when
+    the bookie is back, all is there. The warning was given when the quorums were chosen."""
+    said = [broker.log.read_text().count(CANNOT_RECOVER) for broker in cluster.brokers]
+    with Scenario.start(cluster, tmp_path, "one-copy", namespace="public/fragile") as scenario:
+        owner, other = scenario.owner(), scenario.other_broker()
+        lost = scenario.bookies_in(scenario.ledgers()[-1])[0]
+        cluster.kill([owner, lost])
+
+        def reported() -> bool:
+            return any(
+                broker.log.read_text().count(CANNOT_RECOVER) > before
+                for broker, before in zip(cluster.brokers, said, strict=True)
+            )
+
+        scenario.eventually(f"{other.name} says that it cannot recover the ledger", reported)
+        assert not scenario.ledgers()[-1].closed
+        lost.start()
+        scenario.more_receipts()
+        scenario.finish()
+    assert any("one bookie alone" in broker.log.read_text() for broker in cluster.brokers)
+
+
 def test_the_owner_sleeps_and_another_takes_over(cluster: Cluster, scenario: Scenario) -> None:
     """It wakes with sends in its sockets and a session that has ended: none of them is acknowledged by it."""
     owner, other = scenario.owner(), scenario.other_broker()
@@ -74,18 +108,19 @@ def test_the_owner_sleeps_and_another_takes_over(cluster: Cluster, scenario: Sce
 def test_the_owner_is_cut_off_from_zookeeper_but_not_from_bookies(
     cluster: Cluster, scenario: Scenario
 ) -> None:
-    owner = scenario.owner()
+    """Its session ends; it must know that by its own clock, and stop before another begins."""
+    owner, other = scenario.owner(), scenario.other_broker()
     for keeper in cluster.keepers:
         cluster.cut(owner.name, keeper.name)
-    other = scenario.other_broker() if scenario.owner() is owner else scenario.owner()
+    scenario.eventually("the other broker owns the topic", lambda: scenario.owner(other) is other)
+    scenario.more_receipts(within_s=2 * PATIENCE_S)
     sends = scenario.another_producer("by-the-other-door", f"pulsar://{other.address}")
 
-    def taken_over() -> bool:
+    def served() -> bool:
         sends.update()
         return len(sends.log.receipted) >= 50
 
-    scenario.eventually("the other broker serves the topic", taken_over)
-    scenario.more_receipts(within_s=2 * PATIENCE_S)
+    scenario.eventually("the other broker serves the topic", served)
     cluster.mend_all()
     scenario.finish()
 
@@ -108,6 +143,19 @@ def test_the_whole_site_is_killed_at_once(cluster: Cluster, scenario: Scenario) 
     cluster.start([*cluster.brokers, *cluster.autorecoveries])
     scenario.more_receipts()
     scenario.finish()
+
+
+def test_a_bookie_answers_a_hundred_times_slower(cluster: Cluster, tmp_path: Path) -> None:
+    """Clients carry on, and what the slow one owes does not pile up in the broker."""
+    with Scenario.start(cluster, tmp_path, "slow", per_second=200, size=4000) as scenario:
+        slow = scenario.bookies_in(scenario.ledgers()[-1])[0]
+        owner = scenario.owner()
+        before = owner.rss_bytes()
+        cluster.spoil(slow.name, ANYBODY, Weather(delay_s=0.5), one_way=True)
+        assert scenario.more_receipts(1000) < PATIENCE_S / 2
+        assert owner.rss_bytes() - before < 128 << 20
+        cluster.mend_all()
+        scenario.finish()
 
 
 def test_everything_is_restarted_one_by_one_under_load(cluster: Cluster, scenario: Scenario) -> None:

@@ -33,9 +33,16 @@ class Scenario:
 
     @classmethod
     def start(
-        cls, cluster: Cluster, directory: Path, name: str, *, per_second: float = 100.0, size: int = 0
+        cls,
+        cluster: Cluster,
+        directory: Path,
+        name: str,
+        *,
+        namespace: str = "public/exact",
+        per_second: float = 100.0,
+        size: int = 0,
     ) -> Scenario:
-        topic = f"persistent://public/exact/{name}"
+        topic = f"persistent://{namespace}/{name}"
         plan = Plan(
             producers=(ProducerSpec(f"producer-{name}", topic, per_second, bytes=size),),
             consumers=((ConsumerSpec(f"consumer-{name}", topic, "s", "Failover"),),),
@@ -97,10 +104,10 @@ class Scenario:
 
     # The topic.
 
-    def owner(self) -> RoleNode:
-        """The broker that serves it, as any running broker says."""
-        path = topic_path(self.topic)
-        with urllib.request.urlopen(f"{self.cluster.web_url()}/lookup/v2/topic{path}", timeout=60) as answer:
+    def owner(self, asked: RoleNode | None = None) -> RoleNode:
+        """The broker that serves it, as any running broker says, or the one that is asked."""
+        web = asked.urls[1] if asked is not None else self.cluster.web_url()
+        with urllib.request.urlopen(f"{web}/lookup/v2/topic{topic_path(self.topic)}", timeout=60) as answer:
             url = json.load(answer)["brokerUrl"]
         address = url.removeprefix("pulsar://").rstrip("/")
         return next(broker for broker in self.cluster.brokers if broker.address == address)
@@ -108,6 +115,18 @@ class Scenario:
     def other_broker(self) -> RoleNode:
         owner = self.owner()
         return next(broker for broker in self.cluster.brokers if broker is not owner)
+
+    def until_a_ledger_names(self, bookie: RoleNode) -> None:
+        """Begin new ledgers until one is on that bookie."""
+
+        def named() -> bool:
+            if bookie in self.bookies_in(self.ledgers()[-1]):
+                return True
+            self.unload()
+            self.more_receipts(20)
+            return False
+
+        eventually(f"a new ledger names {bookie.name}", named, within_s=PATIENCE_S)
 
     def unload(self) -> None:
         """Close the topic where it is: its ledger is closed, and a new one begins when it is served again."""
