@@ -19,6 +19,7 @@ from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directory import Cookie
 from magnetar.bookie.door import Door, WaitingAdd
 from magnetar.bookie.errors import BookieNotRunning
+from magnetar.bookie.index_rebuild import IndexRebuild
 from magnetar.bookie.lac_waits import LacWaits
 from magnetar.bookie.ledger_table import LedgerState
 from magnetar.bookie.limbo import Limbo
@@ -125,8 +126,13 @@ class Bookie:
         self._running = running
         self._cookie = running.cookie
         self._table, self._cache, self._journal = running.table, running.cache, running.journal
+        self._index_rebuild = IndexRebuild(
+            partial(self.in_storage_thread, running.storage.rebuild_index, self._table)
+        )
         self._read_cache = ReadCache(settings.read_cache_bytes)
-        self._reader = Reader(self._cache, self._read_cache, running.storage, self._read_threads)
+        self._reader = Reader(
+            self._cache, self._read_cache, running.storage, self._read_threads, self._index_rebuild.request
+        )
         self._answers = Answers(self._table, self._reader, self._lac_waits, self._doubts)
         self._door = Door(
             wait_s=settings.add_wait_s,
@@ -144,6 +150,7 @@ class Bookie:
             interval_s=settings.flush_interval_s,
             free_bytes=self._free_bytes,
             on_ended=self._on_checkpoint,
+            on_index_unusable=self._index_rebuild.request,
             on_failure=self._on_disk_failure,
         )
         self._journal.on_acknowledged = self._let_in
@@ -196,6 +203,7 @@ class Bookie:
         await self._journal.stop()
         flushed = await self._last_checkpoint()
         self._checkpointer.stop()
+        await self._index_rebuild.wait()
         await asyncio.to_thread(self._read_threads.shutdown)
         await self.in_storage_thread(partial(self._running.storage.close, seal=flushed))
         self._storage_thread.shutdown()
@@ -662,6 +670,7 @@ class Bookie:
         yield counter("bookie_read_cache_hits_count", self._read_cache.hits, labels)
         yield counter("bookie_read_cache_misses_count", self._read_cache.misses, labels)
         yield counter("bookie_checkpoints_count", self._checkpointer.completed, labels)
+        yield counter("bookie_index_rebuilds_count", self._index_rebuild.begun, labels)
         yield gauge("bookie_in_limbo", int(self.limbo.reason is not None), labels)
         yield gauge("bookie_ledgers_in_limbo", len(self.limbo.ledgers), labels)
         yield gauge("bookie_ledger_dir_free_bytes", self.free_bytes, labels)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from magnetar.bookie.index import IndexUnusable
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.ledger_table import LedgerTable
 from magnetar.bookie.mark import Mark
@@ -50,6 +51,7 @@ class Checkpointer:
         interval_s: float,
         free_bytes: Callable[[], int],
         on_ended: Callable[[], None],
+        on_index_unusable: Callable[[], None],
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self._cache = cache
@@ -61,6 +63,7 @@ class Checkpointer:
         self._interval_s = interval_s
         self._free_bytes = free_bytes
         self._on_ended = on_ended
+        self._on_index_unusable = on_index_unusable
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Future[None] | None = None
@@ -135,6 +138,8 @@ class Checkpointer:
         if error is not None:
             self.failing = str(error)
             log.error("checkpoint.failed", reason=str(error), again_in_s=_RETRY_S)
+            if isinstance(error, IndexUnusable):
+                self._on_index_unusable()
             self._retry = self._loop.call_later(_RETRY_S, self._submit, work)
             self._on_ended()
             return

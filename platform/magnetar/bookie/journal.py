@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from magnetar.bookie.mark import Mark
-from magnetar.bookie.record import FIRST_BLOCK, Kind, Pending, encode_group, group_bytes
+from magnetar.bookie.record import FIRST_BLOCK, SEAL, Kind, Pending, encode_group, group_bytes
 from magnetar.bookie.segments import OpenSegment, Segments
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
@@ -23,6 +23,7 @@ from magnetar.protocol.bookie import BookieStatus
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_ROOM_PAUSE_S = 0.5
+_SEAL_S = 1.0
 
 log = get_logger("magnetar.bookie.journal")
 
@@ -47,6 +48,9 @@ class Journal:
         """Called on the loop after each group: there is room again."""
         self.pending_bytes = 0
         """Bytes of records that were appended and not acknowledged yet."""
+        self._seal_timer: asyncio.TimerHandle | None = None
+        self._sealing = False
+        self._acknowledged_at = 0.0
         self.groups = 0
         self.synced_bytes = 0
 
@@ -73,6 +77,9 @@ class Journal:
         if thread is None:
             return
         self._stopping = True
+        if self._seal_timer is not None:
+            self._seal_timer.cancel()
+            self._seal_timer = None
         self._stop_asked.set()
         self._wake.put(None)
         await asyncio.to_thread(thread.join)
@@ -206,8 +213,26 @@ class Journal:
 
     # Back on the loop.
 
+    def _seal(self) -> None:
+        """After the last group before a pause comes one that means nothing, so that damage to the last is no torn tail."""
+        self._seal_timer = None
+        if self._stopping:
+            return
+        due = self._acknowledged_at + _SEAL_S
+        if due > self._loop.time() or self.pending_bytes:
+            self._seal_timer = self._loop.call_at(max(due, self._loop.time() + _SEAL_S / 2), self._seal)
+            return
+        self._sealing = True
+        self.append(Kind.ENTRY, len(SEAL), (SEAL, b""), None)
+
     def _acknowledge(self, group: list[Pending]) -> None:
         ok = BookieStatus.OK
+        if self._sealing and len(group) == 1:
+            self._sealing = False
+        else:
+            self._acknowledged_at = self._loop.time()
+            if self._seal_timer is None and not self._stopping:
+                self._seal_timer = self._loop.call_later(_SEAL_S, self._seal)
         for _, size, _, done in group:
             self.pending_bytes -= size
             if done is None:

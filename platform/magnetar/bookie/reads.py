@@ -31,8 +31,14 @@ class Reader:
     """Belongs to the loop; only `Storage` is called in threads. Ledgers asked for are known to the table."""
 
     def __init__(
-        self, cache: WriteCache, read_cache: ReadCache, storage: Storage, executor: Executor
+        self,
+        cache: WriteCache,
+        read_cache: ReadCache,
+        storage: Storage,
+        executor: Executor,
+        on_index_unusable: Callable[[], None],
     ) -> None:
+        self._on_index_unusable = on_index_unusable
         self._cache = cache
         self._read_cache = read_cache
         self._storage = storage
@@ -116,4 +122,6 @@ class Reader:
             return await self._loop.run_in_executor(self._executor, function, *arguments)
         except (OSError, EntryLogCorrupt, IndexUnusable) as error:
             log.error("read.failed", arguments=arguments, reason=str(error))
+            if isinstance(error, IndexUnusable):
+                self._on_index_unusable()
             raise ReadFailed(str(error)) from error

@@ -11,7 +11,7 @@ from typing import Final
 from google_crc32c import extend as _untyped_extend
 
 from magnetar.protocol.bookie import MAX_ENTRY_BYTES, BookieStatus
-from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES, entry_digest_matches
+from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES, encode_entry_header, entry_digest_matches
 
 BLOCK: Final = 4096
 FIRST_BLOCK: Final = BLOCK
@@ -28,6 +28,10 @@ _JOIN_BELOW: Final = 16 * 1024
 _extend: Callable[[int, bytes], int] = _untyped_extend
 _LEDGER = struct.Struct(">q")
 _LEDGER_LAC = struct.Struct(">qq")
+
+
+SEAL: Final = encode_entry_header(2**63 - 1, 0, -1, 0, [])
+"""An entry of a ledger that nobody can have: a group of it alone says that what came before was on disk."""
 
 
 class Kind(IntEnum):

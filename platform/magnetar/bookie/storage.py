@@ -113,20 +113,38 @@ class Storage:
         missing = sorted(set(self.checkpoint_state.logs) - set(present))
         if missing:
             log.error("entry_logs.missing", logs=missing)
-        self._opened_index = self._open_index()
-        self._catch_up(table, present, missing)
+        index = self._open_index()
+        self._catch_up(index, table, present, missing)
+        self._opened_index = index
         return table
 
     @property
     def _index(self) -> EntryIndex:
-        assert self._opened_index is not None, "used before open"
-        return self._opened_index
+        index = self._opened_index
+        if index is None:
+            raise IndexUnusable(f"index {self._index_path} is being built")
+        return index
+
+    def rebuild_index(self, table: LedgerTable) -> None:
+        """Throw the index away and build it anew from the entry logs; meanwhile readers get `IndexUnusable`."""
+        index, self._opened_index = self._opened_index, None
+        if index is not None:
+            index.close()
+        crash_point("bookie.index.before_remove")
+        self._remove_index(self._index_path)
+        crash_point("bookie.index.removed")
+        index = self._new_index(self._index_path)
+        present = log_ids(self._disk, self._entries)
+        self._catch_up(index, table, present, sorted(set(self.checkpoint_state.logs) - set(present)))
+        self._opened_index = index
 
     @property
     def doubt(self) -> str | None:
         """Why an entry that is not found may exist all the same; None if it cannot."""
-        state = self._index.state
-        return state.doubt if state is not None else "the index is not built"
+        index = self._opened_index
+        if index is None or index.state is None:
+            return "the index is not built"
+        return index.state.doubt
 
     def end_doubt(self) -> None:
         """All that could be missing is here again, or known to be missing. Entry logs that are gone are missed no more."""
@@ -152,9 +170,11 @@ class Storage:
         self._remove_index(self._index_path)
         return self._new_index(self._index_path)
 
-    def _catch_up(self, table: LedgerTable, present: list[int], missing: list[int]) -> None:
+    def _catch_up(
+        self, index: EntryIndex, table: LedgerTable, present: list[int], missing: list[int]
+    ) -> None:
         """Index what the entry logs hold beyond the place the index has reached."""
-        state = self._index.state
+        state = index.state
         rebuilding = state is None
         if state is None:
             state = IndexState(self._instance, doubt=f"entry logs {missing} are missing" if missing else None)
@@ -163,18 +183,19 @@ class Storage:
             if log_id < state.log:
                 continue
             start = state.offset if log_id == state.log else HEADER_BYTES
-            state, count = self._index_log(log_id, start, state, table)
+            state, count = self._index_log(index, log_id, start, state, table)
             indexed += count
         if rebuilding or indexed:
-            self._index.put_state(state)
-            self._index.sync()
+            index.put_state(state)
+            index.sync()
+            crash_point("bookie.index.caught_up")
         if indexed:
             log.info("index.caught_up", entries=indexed, rebuilt=rebuilding)
         if state.doubt is not None:
             log.error("index.in_doubt", reason=state.doubt)
 
     def _index_log(
-        self, log_id: int, start: int, state: IndexState, table: LedgerTable
+        self, index: EntryIndex, log_id: int, start: int, state: IndexState, table: LedgerTable
     ) -> tuple[IndexState, int]:
         promised = self.checkpoint_state.logs.get(log_id, 0)
         try:
@@ -196,7 +217,7 @@ class Storage:
                 count += 1
             if len(pending) >= _INDEX_CHUNK:
                 state = replace(state, log=log_id, offset=reached)
-                self._index.put(pending, state)
+                index.put(pending, state)
                 pending = []
         state = replace(state, log=log_id, offset=reached)
         if reached < promised:
@@ -205,7 +226,7 @@ class Storage:
             )
             state = replace(state, doubt=state.doubt or reason)
         if pending:
-            self._index.put(pending, state)
+            index.put(pending, state)
         return state, count
 
     # Writing, in the storage thread.
@@ -229,9 +250,11 @@ class Storage:
             writer.abandon()
             raise
         crash_point("bookie.flush.log_synced")
-        assert self._index.state is not None
-        self._index.put(stored, replace(self._index.state, log=writer.log, offset=writer.end))
-        self._index.sync()
+        index = self._index
+        assert index.state is not None
+        index.put(stored, replace(index.state, log=writer.log, offset=writer.end))
+        crash_point("bookie.flush.indexed")
+        index.sync()
         crash_point("bookie.flush.index_synced")
         self.flushed_entries += len(stored)
         self.flushed_bytes += sum(record.location.length for record in stored)

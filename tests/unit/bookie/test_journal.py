@@ -234,7 +234,7 @@ def test_a_missing_segment_is_corruption(journal: JournalInParts) -> None:
 
 @pytest.mark.parametrize("where", [0, 5, 16, 24, 41])
 def test_a_damaged_header_is_corruption(journal: JournalInParts, where: int) -> None:
-    journal.damage(where, b"\xfe")
+    journal.damage(where, bytes([journal.opened.file.read(where, 1)[0] ^ 0xFE]))
     with pytest.raises(JournalCorrupt, match="offset 0"):
         journal.replay()
 
