@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from magnetar.autorecovery.errors import AutorecoveryError
 from magnetar.bookie.errors import BookieError
 from magnetar.cli.cluster_identity import ClusterIdentity, read_identity
 from magnetar.cli.errors import CommandError
@@ -103,7 +104,7 @@ def run_command(work: Callable[[], Awaitable[T]]) -> T:
 
     try:
         return asyncio.run(run())
-    except (MetadataError, LedgerError, BookieError, DirectoryInUse, DiskError) as error:
+    except (MetadataError, LedgerError, BookieError, AutorecoveryError, DirectoryInUse, DiskError) as error:
         raise CommandError(str(error)) from error
 
 
