@@ -34,6 +34,8 @@ from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, BookieProvide
 log = get_logger("magnetar.autorecovery")
 
 RETRY_S = 1.0
+SETTLE_S = 1.0
+"""News of one change reach several watches at different times: a second look so long after the first sees it all."""
 LOOK_AGAIN_S = 30.0
 """News can be lost with a connection: the bookies are looked at anew at least so often."""
 
@@ -123,6 +125,7 @@ class Auditor:
     async def _keep(self, work: Look, wake: asyncio.Event) -> None:
         """Do `work` again and again while this candidate leads; it says for how long it may rest."""
         while not self._stopping:
+            told = wake.is_set()
             wake.clear()
             rest_s = LOOK_AGAIN_S
             if self.leading:
@@ -138,7 +141,7 @@ class Auditor:
                     log.exception("auditor.failed", name=self._name)
                     rest_s = LOOK_AGAIN_S
             try:
-                async with asyncio.timeout(rest_s):
+                async with asyncio.timeout(min(rest_s, SETTLE_S) if told else rest_s):
                     await wake.wait()
             except TimeoutError:
                 continue

@@ -10,8 +10,8 @@ from magnetar.autorecovery.entry_ranges import Ranges, count, from_ids, intersec
 from magnetar.autorecovery.extents import Extent, extents
 from magnetar.autorecovery.verdicts import Holding, Verdict, add_damage, judge
 from magnetar.environment.logs import get_logger
+from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.metadata import LedgerMetadata
-from magnetar.ledger.reader import read_last_confirmed
 from magnetar.ledger.surroundings import Surroundings
 from magnetar.protocol.bookie import BookieProvider, BookieStatus
 from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
