@@ -142,7 +142,8 @@ class ChaosRun:
         if not targets.small_disks:
             self._story.tell("this user may not mount file systems: no disk will be full")
         coming, active = list(faults), list[Fault]()
-        began = told = time.monotonic()
+        began = told = moved = time.monotonic()
+        receipted = longest_s = 0.0
         while (now := time.monotonic() - began) < self._seconds:
             for fault in [each for each in active if each.until_s <= now]:
                 active.remove(fault)
@@ -153,14 +154,18 @@ class ChaosRun:
                 active.append(fault)
                 self._report.faults.append(fault)
             injector.look()
+            load.update()
+            if load.receipted() != receipted:
+                receipted, moved = load.receipted(), time.monotonic()
+            longest_s = max(longest_s, time.monotonic() - moved)
             if time.monotonic() - told > _TELL_S:
                 told = time.monotonic()
-                load.update()
                 self._story.tell(
                     f"{load.receipted()} acknowledged, {load.in_flight()} on their way, {load.missing()} to be received"
                 )
             time.sleep(_TICK_S)
         self._story.tell("no more faults")
+        self._report.facts["longest time without a receipt"] = f"{longest_s:.1f} s"
         for fault in active:
             injector.end(fault)
         cluster.mend_all()
