@@ -34,7 +34,7 @@ _FORMAT: Final = 1
 _LOOK_AGAIN_S: Final = 0.1
 _WAIT_S: Final = 10.0
 _PLACES: Final = 10_000
-_GIVEN_FOR_S: Final = 15.0
+_GIVEN_FOR_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,7 @@ class Ownership:
     def expect(self, bundle: Bundle, for_s: float) -> None:
         """Its owner is about to give a bundle to us: wait for that, instead of sending clients back there."""
         self._expected[bundle] = asyncio.get_running_loop().time() + for_s
+        self._given.pop(bundle, None)
 
     async def owner(self, bundle: Bundle, *, take: bool = True) -> BrokerAddress:
         """Who serves a bundle; if nobody does, this broker takes it. With `take` false only if it is the best for it.
@@ -146,11 +147,6 @@ class Ownership:
         """
         if self.holds(bundle):
             return self.address
-        given = self._given.get(bundle)
-        if given is not None and asyncio.get_running_loop().time() < given[1]:
-            if await self._neighbours.answers(given[0]):
-                return given[0]
-            del self._given[bundle]
         resolving = self._resolving.get((bundle, take))
         if resolving is None:
             resolving = asyncio.get_running_loop().create_task(
@@ -209,6 +205,11 @@ class Ownership:
         Raises:
             LockTaken: another was faster.
         """
+        given = self._given.get(bundle)
+        if given is not None:
+            if asyncio.get_running_loop().time() < given[1] and await self._neighbours.answers(given[0]):
+                return given[0]
+            self._given.pop(bundle, None)
         if not take or self.closing:
             for candidate in self._neighbours.candidates(bundle):
                 if candidate == self.address:
@@ -222,7 +223,7 @@ class Ownership:
         """Whether what the lock says can be told to clients."""
         if holder == self.address:
             if bundle in self._leaving:
-                return False
+                return False  # Whoever takes it next cannot yet: sent there now, clients would be sent back.
             if record.session == self._metadata.session_id:
                 await self._own(bundle)  # Taken by a request whose answer was lost.
                 return True
