@@ -13,10 +13,11 @@ from magnetar.ledger.counts import Counts
 from magnetar.ledger.ensembles import Ensembles
 from magnetar.ledger.errors import MetadataUnavailable
 from magnetar.ledger.groups import NO_GROUPS, BookieGroups
+from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.metadata import LedgerMetadata, Segment
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.ledger.placement import Placement, PlacementPolicy, PlacementRules
-from magnetar.ledger.reader import LedgerReader, read_last_confirmed
+from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.recover import recover as recover_ledger
 from magnetar.ledger.registry import LedgerRegistry
 from magnetar.ledger.replica_budget import ReplicaBudget
@@ -152,6 +153,7 @@ class LedgerClient:
 
         Raises:
             NoSuchLedger, RecoveryFailed, MetadataCorrupt, MetadataUnavailable
+            ReadFailed: not to be recovered, and none of its bookies answers.
         """
         surroundings = self._surroundings
         metadata = await surroundings.registry.read(ledger_id)

@@ -28,6 +28,12 @@ class OwnedTasks:
         """Run `work` for its effects."""
         self._keep(work).add_done_callback(self._report)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` for whoever waits for its task, and to its end also when nobody does any more."""
+        task = self._keep(work)
+        task.add_done_callback(_look_at)
+        return task
+
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which goes on to its end even if the caller is cancelled."""
         task = self._keep(work)
@@ -54,3 +60,9 @@ class OwnedTasks:
         error = task.exception()
         if error is not None:
             self._log.error("task.failed", task=str(task.get_coro()), reason=repr(error))
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Whoever waits is told of an error; if nobody does, it is of no interest."""
+    if not task.cancelled():
+        task.exception()

@@ -6,17 +6,24 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from magnetar.environment.logs import get_logger
-from magnetar.ledger.errors import ReadFailed
+from magnetar.ledger.errors import LedgerError, ReadFailed
 from magnetar.ledger.fragment import Fragment
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.ledger.replica_read import ReplicaReads, asked_in_turn, in_order
 from magnetar.ledger.surroundings import Surroundings
 from magnetar.protocol.bookie import BookieStatus
-from magnetar.protocol.ledger_entry import EntryCorrupt, LedgerEntry, decode_entry
+from magnetar.protocol.ledger_entry import LedgerEntry
 
 if TYPE_CHECKING:
     from magnetar.ledger.writer import LedgerWriter
 
 log = get_logger("magnetar.ledger")
+
+_LOOK_AGAIN_S = 10.0
+"""Metadata are not read anew more often than this because of a bookie that is gone."""
+_POLL_S = 10.0
+_PAUSE_S = 0.05
+_PAUSE_MAX_S = 1.0
 
 
 class LedgerReader:
@@ -37,6 +44,8 @@ class LedgerReader:
         self._last_confirmed = metadata.last_entry if metadata.closed else last_confirmed
         # Where all replicas hold all entries, stay with one, whose read-ahead then serves us; others take others.
         self._first_choice = metadata.ledger_id
+        self._replicas = ReplicaReads(metadata.ledger_id, surroundings)
+        self._look_again_at = 0.0
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -80,14 +89,6 @@ class LedgerReader:
     async def close(self) -> None:
         """Nothing is held that must be given back; a reader may simply be dropped."""
 
-    async def _refresh(self) -> bool:
-        """Read the metadata anew: replicas may have been moved. Whether they have."""
-        if self._writer is not None:
-            return False
-        known = self._metadata.segments
-        self._metadata = await self._surroundings.registry.read(self.ledger_id)
-        return self._metadata.segments != known
-
     async def _read(self, first: int, last: int, max_bytes: int) -> list[LedgerEntry]:
         metadata = self.metadata
         fragment = metadata.fragment_of(first)
@@ -122,44 +123,88 @@ class LedgerReader:
 
     async def _read_run(self, fragment: Fragment, first: int, last: int, max_bytes: int) -> list[LedgerEntry]:
         """A run of entries that one replica holds."""
-        replicas = fragment.write_set(first)
-        answers: list[tuple[str, BookieStatus]] = []
-        for turn in range(len(replicas)):
-            choice = turn if fragment.striped else (self._first_choice + turn) % len(replicas)
-            bookie = replicas[choice] if fragment.striped else fragment.ensemble[choice]
-            connection = self._surroundings.bookies.connection(bookie)
-            status, run = await connection.read_entries(self.ledger_id, first, last - first + 1, max_bytes)
-            entries = self._verified(bookie, first, run) if status is BookieStatus.OK else []
-            if entries:
-                if turn and not fragment.striped:
-                    self._first_choice = choice
-                return entries
-            answers.append((bookie, BookieStatus.UNKNOWN if status is BookieStatus.OK else status))
-        raise ReadFailed(
-            self.ledger_id,
-            first,
-            ", ".join(f"{bookie} answered {status.name}" for bookie, status in answers),
-            absent=all(status.is_negative for _, status in answers),
-        )
-
-    def _verified(self, bookie: str, first: int, run: list[bytes]) -> list[LedgerEntry]:
-        entries: list[LedgerEntry] = []
-        for entry_id, stored in enumerate(run, first):
-            try:
-                entries.append(decode_entry(stored, expect_ledger=self.ledger_id, expect_entry=entry_id))
-            except EntryCorrupt as error:
-                log.warning("replica.corrupt", bookie=bookie, ledger_id=self.ledger_id, reason=str(error))
-                break
+        if fragment.striped:
+            replicas = fragment.write_set(first)
+        else:
+            turn = self._first_choice % len(fragment.ensemble)
+            replicas = (*fragment.ensemble[turn:], *fragment.ensemble[:turn])
+        bookie, entries = await self._replicas.run(replicas, first, last - first + 1, max_bytes)
+        if not fragment.striped and bookie != replicas[0]:
+            self._first_choice = fragment.ensemble.index(bookie)
+        if self._replicas.gone:
+            self._replicas.gone = False
+            self._look_for_changes()
         return entries
 
+    # Following the metadata: autorecovery moves the entries of closed ledgers too.
 
-async def read_last_confirmed(metadata: LedgerMetadata, surroundings: Surroundings) -> int:
-    """What an open ledger's bookies know to be confirmed: a lower bound, good for reading, not for closing."""
-    fragment = metadata.last_fragment
+    def _look_for_changes(self) -> None:
+        now = self._surroundings.clock.monotonic()
+        if self._writer is None and now >= self._look_again_at:
+            self._look_again_at = now + _LOOK_AGAIN_S
+            self._surroundings.tasks.spawn(self._refresh_or_log())
 
-    async def ask(bookie: str) -> int:
-        answer = await surroundings.bookies.connection(bookie).read_lac(metadata.ledger_id)
-        return answer.lac if answer.status is BookieStatus.OK else -1
+    async def _refresh_or_log(self) -> None:
+        try:
+            await self._refresh()
+        except LedgerError as error:
+            log.warning("ledger.not_looked_up", ledger_id=self.ledger_id, reason=str(error))
 
-    answers = await asyncio.gather(*map(ask, fragment.ensemble))
-    return max(fragment.first_entry - 1, *answers)
+    async def _refresh(self) -> bool:
+        """Read the metadata anew: replicas may have been moved. Whether they have."""
+        if self._writer is not None:
+            return False
+        known = self._metadata.segments
+        self._metadata = await self._surroundings.registry.read(self.ledger_id)
+        if self._metadata.closed:
+            self._last_confirmed = self._metadata.last_entry
+        return self._metadata.segments != known
+
+    # Waiting for more.
+
+    async def wait_for(self, above: int, timeout_s: float) -> int:
+        """The last entry that may be read, once it is beyond `above`, or the ledger is closed, or after `timeout_s`.
+
+        Raises:
+            NoSuchLedger: it was deleted meanwhile.
+            MetadataUnavailable
+        """
+        if self._writer is not None:
+            return await self._writer.wait_for(above, timeout_s)
+        clock = self._surroundings.clock
+        end = clock.monotonic() + timeout_s
+        pause_s = _PAUSE_S
+        while not self.closed and self._last_confirmed <= above:
+            left_s = end - clock.monotonic()
+            if left_s <= 0:
+                break
+            began = clock.monotonic()
+            poll_s = min(left_s, _POLL_S)
+            await self._poll(above, poll_s)
+            if self._last_confirmed > above:
+                break
+            # Nobody knows of more: the ledger may be closed, or go on with other bookies.
+            await self._refresh()
+            if not self.closed and clock.monotonic() < began + poll_s / 2:
+                await asyncio.sleep(min(pause_s, left_s))  # Fenced, and not closed yet; or nobody answers.
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        return self.last_confirmed
+
+    async def _poll(self, above: int, poll_s: float) -> None:
+        surroundings = self._surroundings
+        fragment = self._metadata.last_fragment
+        clock = surroundings.clock
+        end = clock.monotonic() + poll_s
+
+        async def ask(bookie: str) -> int | None:
+            connection = surroundings.bookies.connection(bookie)
+            answer = await connection.wait_lac(self.ledger_id, above, max(0.0, end - clock.monotonic()))
+            return answer.lac if answer.status is BookieStatus.OK else None
+
+        turn = self._first_choice % len(fragment.ensemble)
+        replicas = await in_order((*fragment.ensemble[turn:], *fragment.ensemble[:turn]), surroundings)
+        found = await asked_in_turn(
+            replicas, ask, lambda lac: lac > above, surroundings, surroundings.settings.tail_read_s
+        )
+        if found is not None and not self.closed:
+            self._last_confirmed = max(self._last_confirmed, found)

@@ -52,5 +52,11 @@ class LedgerClientSettings:
     """Entries of a ledger's tail read at once in a recovery."""
     read_run_bytes: int = 4 * MIB
     """The most asked of a bookie in one read."""
+    speculative_read_s: float = 2.0
+    """A replica that has not answered a read for this long is not waited for alone. 0: it is."""
+    tail_read_s: float = 1.5
+    """The same for readers that wait for an open ledger's next entry: they ask one bookie more each time."""
+    local_rack: str = ""
+    """Where this process stands, `/region/rack`: replicas nearby are read first. Empty: all are equally near."""
     read_window: int = 16
     """Entries read at once from a ledger that is striped."""

@@ -17,6 +17,7 @@ from magnetar.ledger.errors import (
     TooManyPending,
 )
 from magnetar.ledger.fragment import replace_slots
+from magnetar.ledger.member import Member
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.surroundings import Surroundings
@@ -29,28 +30,6 @@ log = get_logger("magnetar.ledger")
 
 AppendDone = Callable[[int, LedgerError | None], None]
 """Called with the entry id, and with an error if the entry's outcome is not known."""
-
-
-class _Member:
-    """A bookie in a slot of the ensemble, and how much it has not answered yet."""
-
-    __slots__ = ("bookie", "connection", "lag", "lagging_bytes", "outstanding_bytes", "replaced", "slot")
-
-    def __init__(self, slot: int, bookie: str, surroundings: Surroundings) -> None:
-        self.slot = slot
-        self.bookie = bookie
-        self.connection = surroundings.bookies.connection(bookie)
-        self.lag = surroundings.budget.of(bookie)
-        self.outstanding_bytes = 0
-        self.lagging_bytes = 0
-        """Those of confirmed entries. Part of `outstanding_bytes`."""
-        self.replaced = False
-
-    def replace(self) -> None:
-        """It is no longer in the ensemble: its copies are no longer waited for."""
-        self.replaced = True
-        self.lag.lagging_bytes -= self.lagging_bytes
-        self.lagging_bytes = 0
 
 
 class LedgerWriter:
@@ -67,7 +46,7 @@ class LedgerWriter:
         self._master_key = surroundings.master_key
         self._pipeline: WritePipeline[AppendDone] = WritePipeline(metadata.last_fragment)
         self._members = [
-            _Member(slot, bookie, surroundings) for slot, bookie in enumerate(self._pipeline.ensemble)
+            Member(slot, bookie, surroundings) for slot, bookie in enumerate(self._pipeline.ensemble)
         ]
         self._error: LedgerError | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -76,6 +55,7 @@ class LedgerWriter:
         self._tried: set[str] = set()
         """Bookies that have failed this ledger since `_tried_at` was confirmed: going round in circles helps nobody."""
         self._tried_at = -1
+        self._tail_readers: dict[asyncio.Future[None], None] = {}
         self._lac_told = -1
         """The highest LAC that bookies have been sent."""
         self._short: set[str] = set()
@@ -117,6 +97,25 @@ class LedgerWriter:
         """Whether it takes no more entries."""
         return self._pipeline.stopped
 
+    async def wait_for(self, above: int, timeout_s: float) -> int:
+        """The last entry acknowledged, once it is beyond `above`, or the ledger has ended, or after `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while self.last_add_confirmed <= above and not self.closed and loop.time() < end:
+            more: asyncio.Future[None] = loop.create_future()
+            self._tail_readers[more] = None
+            try:
+                await asyncio.wait([more], timeout=end - loop.time())
+            finally:
+                self._tail_readers.pop(more, None)
+        return self.last_add_confirmed
+
+    def _wake_tail_readers(self) -> None:
+        waiting, self._tail_readers = self._tail_readers, {}
+        for more in waiting:
+            if not more.done():
+                more.set_result(None)
+
     def reader(self) -> LedgerReader:
         """Reads up to the last entry acknowledged, also while entries are written."""
         return LedgerReader(self._metadata, self._surroundings, writer=self)
@@ -155,7 +154,7 @@ class LedgerWriter:
             self._send(add, self._members[slot])
         return entry_id
 
-    def _send(self, add: PendingAdd[AppendDone], member: _Member) -> None:
+    def _send(self, add: PendingAdd[AppendDone], member: Member) -> None:
         done = partial(self._answered, add, member)
         lag = member.lag
         lag.sent += 1
@@ -167,7 +166,7 @@ class LedgerWriter:
             self.ledger_id, add.entry_id, add.parts, AddFlags.NONE, self._master_key, done
         )
 
-    def _answered(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
+    def _answered(self, add: PendingAdd[AppendDone], member: Member, status: BookieStatus) -> None:
         member.lag.answered += 1
         member.outstanding_bytes -= add.size
         pipeline = self._pipeline
@@ -182,7 +181,7 @@ class LedgerWriter:
             return
         self._failed(add, member, status)
 
-    def _answered_late(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
+    def _answered_late(self, add: PendingAdd[AppendDone], member: Member, status: BookieStatus) -> None:
         """Others have confirmed the entry before this bookie answered."""
         if not member.replaced:
             member.lagging_bytes -= add.size
@@ -193,7 +192,7 @@ class LedgerWriter:
         if not self._pipeline.stopped:
             self._failed(add, member, status)
 
-    def _failed(self, add: PendingAdd[AppendDone], member: _Member, status: BookieStatus) -> None:
+    def _failed(self, add: PendingAdd[AppendDone], member: Member, status: BookieStatus) -> None:
         pipeline = self._pipeline
         match pipeline.add_failed(add, member.slot, member.bookie, status):
             case AddOutcome.FATAL if status is BookieStatus.FENCED:
@@ -221,6 +220,8 @@ class LedgerWriter:
         budget.pending_bytes -= pipeline.confirmed_length - confirmed_length
         if self._supervision.waiting:
             self._supervision.made_room()
+        if self._tail_readers:
+            self._wake_tail_readers()
 
     def _confirmed_short(self, add: PendingAdd[AppendDone]) -> None:
         """An entry is confirmed though not all of its copies are there."""
@@ -232,7 +233,7 @@ class LedgerWriter:
                 member.lagging_bytes += add.size
                 member.lag.lagging_bytes += add.size
 
-    def _give_up_copy(self, entry_id: int, member: _Member) -> None:
+    def _give_up_copy(self, entry_id: int, member: Member) -> None:
         """A copy that the metadata promise will not come: have autorecovery make it."""
         metadata, bookie = self._metadata, member.bookie
         if metadata.fragment_of(entry_id).ensemble[member.slot] != bookie:
@@ -336,7 +337,7 @@ class LedgerWriter:
         )
         for slot, bookie in replacements.items():
             self._members[slot].replace()
-            self._members[slot] = _Member(slot, bookie, surroundings)
+            self._members[slot] = Member(slot, bookie, surroundings)
         for add, slot in pipeline.end_change(replacements):
             self._send(add, self._members[slot])
         self._confirm()
@@ -390,6 +391,7 @@ class LedgerWriter:
         self._segment_ended()
         if self._supervision.waiting:
             self._supervision.made_room()
+        self._wake_tail_readers()
 
     async def close(self) -> int:
         """Close the ledger at the last entry acknowledged, and return that entry's id.

@@ -123,6 +123,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "bookkeeperExplicitLacIntervalInMills": Translation("ledger.explicit_lac_s", _MILLISECONDS),
     "bookkeeper_diskWeightBasedPlacementEnabled": _same("ledger.placement_by_free_space"),
     "bookkeeper_bookieMaxWeightMultipleForWeightBasedPlacement": _same("ledger.placement_weight_max"),
+    "bookkeeperClientSpeculativeReadTimeoutInMillis": Translation("ledger.speculative_read_s", _MILLISECONDS),
     "bookkeeper_delayEnsembleChange": _same("ledger.delay_ensemble_change"),
     "allowAutoTopicCreation": _same("policies.auto_topic_creation"),
     "allowAutoTopicCreationType": _same("policies.auto_topic_type"),
