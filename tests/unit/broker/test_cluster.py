@@ -39,7 +39,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
         BrokerAddress("a", "pulsar://a:1", "http://a:2", "x"),
         Load(0.5, 10.0, 2000.0, 3),
         {str(BUNDLE): (TOPIC,)},
-        {str(BUNDLE): Handover("b", (TOPIC,))},
+        {str(BUNDLE): Handover("b", (TOPIC,), 7)},
         draining=True,
     )
     assert BrokerReport.decode(said.encode()) == said
@@ -181,6 +181,17 @@ async def test_a_bundle_can_be_given_to_a_certain_broker(two: Two, connect: Conn
     await until(lambda: two.other.topics.find(NAME) is not None)
     found = await two.one.lookup(NAME)
     assert (found.here, found.broker_url) == (False, two.other.service_url)
+
+
+async def test_a_bundle_can_go_back_and_forth(two: Two, connect: Connect) -> None:
+    await owned_by(two.one, connect)
+    bundle = await two.one.topics.bundle(NAME)
+    here, there = two.one, two.other
+    for _ in range(4):
+        (to,) = here.neighbourhood.members.others
+        await here.unload_bundle(bundle, to)
+        await until(lambda there=there: there.ownership.holds(bundle))  # type: ignore[misc]
+        here, there = there, here
 
 
 async def test_a_topic_asked_for_while_its_bundle_is_given_away_is_not_loaded_again(

@@ -125,7 +125,8 @@ class Neighbourhood:
         for bundle, to in bundles.items():
             ownership.begin_release(bundle, None if to is None else to.address)
             if to is not None:
-                self._handovers[bundle] = (Handover(to.broker_id, busy.get(bundle, ())), now)
+                epoch = ownership.owned.get(bundle, 0)
+                self._handovers[bundle] = (Handover(to.broker_id, busy.get(bundle, ()), epoch), now)
         if any(bundles.values()):
             try:
                 await self.members.publish()

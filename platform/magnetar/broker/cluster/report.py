@@ -54,6 +54,8 @@ class Handover:
     """That broker's id."""
     topics: tuple[str, ...] = ()
     """Those to be opened there at once: they have clients."""
+    epoch: int = 0
+    """Of the ownership that ends so: a bundle may go to the same broker again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class BrokerReport:
                 "topics": self.load.topics,
             },
             "handovers": {
-                bundle: {"to": each.to, "topics": _fitting(each.topics, left)}
+                bundle: {"to": each.to, "topics": _fitting(each.topics, left), "epoch": each.epoch}
                 for bundle, each in self.handovers.items()
             },
             "bundles": {bundle: _fitting(topics, left) for bundle, topics in self.bundles.items()},
@@ -117,7 +119,7 @@ class BrokerReport:
                 Load(load["cpu"], load["messagesPerSecond"], load["bytesPerSecond"], load["topics"]),
                 {bundle: tuple(topics) for bundle, topics in fields["bundles"].items()},
                 {
-                    bundle: Handover(each["to"], tuple(each["topics"]))
+                    bundle: Handover(each["to"], tuple(each["topics"]), each["epoch"])
                     for bundle, each in fields["handovers"].items()
                 },
                 fields["draining"],
