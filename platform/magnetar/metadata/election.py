@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 
 from magnetar.environment.logs import get_logger
-from magnetar.metadata.errors import StoreUnavailable
+from magnetar.metadata.errors import StoreClosed, StoreUnavailable
 from magnetar.metadata.locks import LockTaken, ResourceLock
 from magnetar.metadata.store import MetadataStore, Notification, SessionState
 
@@ -66,7 +66,10 @@ class LeaderElection:
         lock, self._lock = self._lock, None
         if lock is not None and lock.held:
             self._on_change(False)
-            await lock.release()
+            try:
+                await lock.release()
+            except (StoreUnavailable, StoreClosed) as error:  # The session's end will give it up.
+                _log.warning("election.not_given_up", path=self._path, reason=str(error))
 
     async def _stand(self) -> None:
         while not self._stopped:

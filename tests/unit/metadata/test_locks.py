@@ -120,8 +120,8 @@ async def test_an_epoch_of_a_newer_format_is_refused() -> None:
 class Candidate:
     """One session that stands for leadership, and what it was told."""
 
-    def __init__(self, ensemble: MemoryEnsemble, name: str) -> None:
-        self.store = ensemble.connect()
+    def __init__(self, ensemble: MemoryEnsemble, name: str, store: MemoryStore | None = None) -> None:
+        self.store = store or ensemble.connect()
         self.told: list[bool] = []
         self.election = LeaderElection(self.store, "/leader", name.encode(), self.told.append)
         self.election.start()
@@ -156,6 +156,31 @@ async def test_a_leader_whose_session_ends_stops_leading_and_stands_again() -> N
     await until(lambda: candidate.election.leading)
     assert candidate.told == [True, False, True]
     await candidate.election.stop()
+
+
+class Silent(MemoryStore):
+    """Deletes nothing once told so: nobody answers."""
+
+    silent = False
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        if self.silent:
+            raise StoreUnavailable("nobody answers")
+        await super().delete(path, expected_version=expected_version)
+
+
+async def test_a_leader_stops_though_the_store_does_not_answer() -> None:
+    """Its session's end gives the leadership up."""
+    ensemble = MemoryEnsemble()
+    inner = ensemble.connect()
+    store = Silent(ensemble, inner.session_id, inner._clock)
+    ensemble.sessions.append(store)
+    candidate = Candidate(ensemble, "a", store)
+    await until(lambda: candidate.election.leading)
+    store.silent = True
+    await candidate.election.stop()
+    assert candidate.told == [True, False]
+    assert await inner.exists("/leader")
 
 
 # Ids.
