@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import (
+    BrokerError,
     MetadataFailed,
     NamespaceNotFound,
     NotAllowed,
@@ -99,6 +100,9 @@ class TopicRegistry:
     async def _load(self, name: TopicName) -> Topic:
         began = self._context.clock.monotonic()
         owned = await self._ownership().require(await self.bundle(name))
+        if not await self._context.lease.until_sure(self._context.settings.lookup_wait_s):
+            # Opening it would fence the log of whoever may own it by now.
+            raise MetadataFailed(f"it is in doubt whether {name} is served here: retry")
         policies = await self._context.resources.effective(name)
         try:
             topic = await self._open(name, policies)
@@ -125,7 +129,7 @@ class TopicRegistry:
         ledger = await self._context.ledgers.open(name.managed_ledger_name, config)
 
         def reload() -> None:
-            self._context.tasks.start(self.unload(name), f"unload {name}, to load it anew")
+            self._context.tasks.start(self._reload(topic), f"load {name} anew")
 
         topic = PersistentTopic(name, ledger, self._context, policies, reload=reload)
         try:
@@ -140,7 +144,19 @@ class TopicRegistry:
         """Another owner has the log: nothing we hold of it is true any more."""
         log.warning("topic.fenced", topic=str(topic.name))
         if self._topics.get(topic.name) is topic:
-            self._context.tasks.start(self.unload(topic.name), f"unload {topic.name}, which was fenced")
+            self._context.tasks.start(self._reload(topic), f"load {topic.name} anew, which was fenced")
+
+    async def _reload(self, topic: Topic) -> None:
+        """Unload a topic that cannot go on as it is, and load it again for its clients while it is still ours."""
+        name, had_clients = topic.name, topic.has_clients
+        bundle = self._bundles.get(name)
+        await self._close(topic)
+        log.info("topic.unloaded", topic=str(name))
+        if had_clients and bundle is not None and self._ownership().holds(bundle) and not self._shutting_down:
+            try:
+                await self.get(name, create=False)
+            except BrokerError as error:  # Whoever asks for it next is told.
+                log.warning("topic.not_reloaded", topic=str(name), reason=str(error))
 
     # What may be.
 

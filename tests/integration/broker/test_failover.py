@@ -180,11 +180,11 @@ async def test_stopped_past_its_session_and_woken(cluster: Cluster) -> None:
     await raw.produce(topic, producer_name="numbered", user_provided_producer_name=True)
     for number in range(40):
         raw.send(b"%d" % number, number, producer_name="numbered")
-        await raw.expect("send_receipt", where=lambda receipt, n=number: bool(receipt.sequence_id == n))
+        assert (await raw.expect("send_receipt")).sequence_id == number
     got = await raw.messages(20)
     for request, (message, _) in enumerate(got[:5]):
         raw.ack((message.message_id.ledgerId, message.message_id.entryId), request_id=100 + request)
-        await raw.expect("ackResponse", where=lambda ack, r=request: bool(ack.request_id == 100 + r))
+        assert (await raw.expect("ackResponse")).request_id == 100 + request
 
     sleeper.pause()
     try:
@@ -201,9 +201,7 @@ async def test_stopped_past_its_session_and_woken(cluster: Cluster) -> None:
         sleeper.resume()
     assert redelivered == list(range(5, 80)), "acknowledged before, or never: nothing in between"
 
-    async with asyncio.timeout(DEADLINE_S):
-        while not raw.closed.is_set() and not _is_let_go(raw):
-            await asyncio.sleep(0.05)
+    await asyncio.to_thread(until, lambda: raw.closed.is_set() or _is_let_go(raw))
     await asyncio.sleep(3.0)  # Its session is a new one by now, and its lease good again.
     heard = [frame.command for frame in raw._frames]
     assert not [each for each in heard if each.type == BaseCommand.MESSAGE]
