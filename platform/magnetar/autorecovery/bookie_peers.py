@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from magnetar.autorecovery.entry_ranges import union
 from magnetar.autorecovery.extents import extents, names_any
 from magnetar.bookie.integrity import Holdings
+from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.surroundings import Surroundings
 from magnetar.protocol.bookie import BookieStatus
 from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
@@ -22,13 +25,22 @@ class BookiePeers:
 
     async def ledgers(self) -> set[int]:
         """All ledgers of which any fragment names this bookie. Raises: MetadataUnavailable, MetadataCorrupt."""
+        return {metadata.ledger_id async for metadata in self._named()}
+
+    async def fenceable(self) -> set[int]:
+        """Those of which the last fragment names it. Raises: MetadataUnavailable, MetadataCorrupt."""
+        return {
+            metadata.ledger_id
+            async for metadata in self._named()
+            if self._bookie_id in metadata.last_fragment.ensemble
+        }
+
+    async def _named(self) -> AsyncIterator[LedgerMetadata]:
         registry = self._surroundings.registry
-        named: set[int] = set()
         for ledger_id in await registry.list():
             found = await registry.get(ledger_id)
             if found is not None and names_any(found[0], (self._bookie_id,)):
-                named.add(ledger_id)
-        return named
+                yield found[0]
 
     async def holdings(self, ledger_id: int) -> Holdings | None:
         found = await self._surroundings.registry.get(ledger_id)

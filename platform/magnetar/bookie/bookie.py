@@ -510,7 +510,7 @@ class Bookie:
         """Keep an entry that a peer had: durably, when this returns OK."""
         state = self._table.get(ledger_id)
         key = master_key or (state.master_key if state is not None else b"")
-        if state is None or not key:  # Whoever asks for it first brings the key.
+        if state is None and not key:  # Whoever asks for it first brings the key.
             await self.fence_unasked([ledger_id])
         added: asyncio.Future[BookieStatus] = self._loop.create_future()
         flags = AddFlags.RECOVERY | AddFlags.BACKGROUND

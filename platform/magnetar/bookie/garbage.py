@@ -8,14 +8,21 @@ is forgotten, and a writer that slept through its deposition would be acknowledg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.entry_log import LedgerMap
 from magnetar.bookie.errors import EntryLogCorrupt
 from magnetar.bookie.index import IndexUnusable
+from magnetar.bookie.space import Fullness
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
+from magnetar.metrics.sample import Sample, counter, gauge
+
+_EAGER_THRESHOLD = 0.9
+_FULL_PAUSE_S = 30.0
+_RESCUE_STEP = 200
 
 log = get_logger("magnetar.bookie.garbage")
 
@@ -56,9 +63,14 @@ class GarbageCollector:
         self._interval_s = bookie.settings.gc_interval_s if interval_s is None else interval_s
         self._grace_s = bookie.settings.gc_grace_s if grace_s is None else grace_s
         self._missing_since: dict[int, float] = {}
+        self._wake = asyncio.Event()
+        self.collections = 0
+        self.troubled_logs: dict[int, str] = {}
+        """Entry logs that cannot be read through, and why. Everything else is collected around them."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self._bookie.on_disk_filling = self._wake.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -69,8 +81,15 @@ class GarbageCollector:
 
     async def _run(self) -> None:
         while True:
-            waiting = self._missing_since
-            await asyncio.sleep(min(self._interval_s, self._grace_s) if waiting else self._interval_s)
+            pause = min(self._interval_s, self._grace_s) if self._missing_since else self._interval_s
+            if self._bookie.fullness >= Fullness.FULL:
+                pause = min(pause, _FULL_PAUSE_S)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                log.debug("garbage.time_has_come")
+            self._wake.clear()
             try:
                 await self.collect()
             except Exception:  # The next one may do better; nothing depends on this one.
@@ -79,6 +98,7 @@ class GarbageCollector:
     async def collect(self) -> Collected:
         """One collection. May be stopped, or the process killed, at any moment."""
         bookie = self._bookie
+        self.collections += 1
         gone = self._gone_long_enough(await self._gone_ledgers())
         if gone:
             await bookie.delete_ledgers(gone)
@@ -110,36 +130,105 @@ class GarbageCollector:
         return [ledger_id for ledger_id in gone if ledger_id not in self._missing_since]
 
     async def _collect_logs(self) -> tuple[int, int]:
+        """Remove what is dead first, which takes no space, then rewrite the emptiest: on a full disk that is the way out."""
         storage = self._bookie.storage
         # In this order: a ledger that comes later writes to logs at or above the boundary.
         boundary = storage.log_boundary()
         live = self._bookie.ledgers()
         removed = compacted = 0
+        to_compact: list[tuple[float, int, int, int]] = []
+        damaged: list[int] = []
         for log_id in storage.complete_logs(boundary):
             try:
-                verdict = await self._collect_log(log_id, live)
-            except (EntryLogCorrupt, IndexUnusable, OSError) as error:
-                log.error("garbage.log_kept", log=log_id, reason=str(error))
-                continue
-            removed += verdict == "removed"
-            compacted += verdict == "compacted"
+                found = await self._map_of(log_id)
+                total = sum(found.bytes_by_ledger.values())
+                alive = sum(size for ledger_id, size in found.bytes_by_ledger.items() if ledger_id in live)
+                if not alive:
+                    await self._bookie.in_storage_thread(storage.remove_logs, {log_id})
+                    removed += 1
+                elif alive < total * self._threshold:
+                    to_compact.append((alive / total, log_id, alive, found.data_end))
+            except EntryLogCorrupt as error:
+                self._report(log_id, error)
+                damaged.append(log_id)
+            except (IndexUnusable, OSError) as error:
+                self._report(log_id, error)
+        for _, log_id, alive, data_end in sorted(to_compact):
+            if not await self._has_room_for(alive):
+                log.warning("garbage.no_room_to_compact", log=log_id, bytes=alive)
+                break
+            try:
+                await self._compact(log_id, data_end, live)
+                compacted += 1
+            except EntryLogCorrupt as error:
+                self._report(log_id, error)
+                damaged.append(log_id)
+            except (IndexUnusable, OSError) as error:
+                self._report(log_id, error)
+        for log_id in damaged:
+            compacted += await self._rescue(log_id, live)
         return removed, compacted
 
-    async def _collect_log(self, log_id: int, live: set[int]) -> str:
-        bookie, storage = self._bookie, self._bookie.storage
+    def _report(self, log_id: int, error: Exception) -> None:
+        self.troubled_logs[log_id] = str(error)
+        log.error(
+            "garbage.log_kept",
+            file=str(self._bookie.storage.logs.path(log_id)),
+            log=log_id,
+            reason=str(error),
+        )
+
+    @property
+    def _threshold(self) -> float:
+        """On a disk that fills every log is rewritten that gives a tenth of its space back."""
+        usual = self._bookie.settings.compaction_threshold
+        return usual if self._bookie.fullness is Fullness.FINE else max(usual, _EAGER_THRESHOLD)
+
+    async def _has_room_for(self, size: int) -> bool:
+        """Whether the copies fit, with as much again to be safe: what is reserved may be used for this."""
+        bookie = self._bookie
+        free = (await bookie.info()).free_bytes
+        return free > size + min(size, bookie.settings.entry_log_bytes // 8)
+
+    async def _map_of(self, log_id: int) -> LedgerMap:
+        storage = self._bookie.storage
         found = await asyncio.to_thread(storage.logs.read_map, log_id)
         if found is None:
-            found = await bookie.in_storage_thread(storage.ledger_map, log_id)
-        total = sum(found.bytes_by_ledger.values())
-        alive = sum(size for ledger_id, size in found.bytes_by_ledger.items() if ledger_id in live)
-        if alive:
-            if alive >= total * bookie.settings.compaction_threshold:
-                return "kept"
-            position: int | None = 0
-            while position is not None:
-                position = await bookie.in_storage_thread(
-                    storage.compact_step, log_id, position, found.data_end, live
-                )
-                crash_point("bookie.compaction.middle")
+            found = await self._bookie.in_storage_thread(storage.ledger_map, log_id)
+        return found
+
+    async def _compact(self, log_id: int, data_end: int, live: set[int]) -> None:
+        bookie, storage = self._bookie, self._bookie.storage
+        position: int | None = 0
+        while position is not None:
+            position = await bookie.in_storage_thread(storage.compact_step, log_id, position, data_end, live)
+            crash_point("bookie.compaction.middle")
         await bookie.in_storage_thread(storage.remove_logs, {log_id})
-        return "compacted" if alive else "removed"
+
+    async def _rescue(self, log_id: int, live: set[int]) -> bool:
+        """Take what is whole out of a damaged log. It goes once nothing that lives is left in it: when the rest is mended."""
+        bookie, storage = self._bookie, self._bookie.storage
+        try:
+            clean = True
+            ledgers = sorted(await self._ledgers_in(log_id, live))
+            for start in range(0, len(ledgers), _RESCUE_STEP):  # A flush may come between two steps.
+                some = ledgers[start : start + _RESCUE_STEP]
+                clean &= await bookie.in_storage_thread(storage.rescue, log_id, some)
+            if clean and storage.doubt is None:
+                await bookie.in_storage_thread(storage.remove_logs, {log_id})
+                self.troubled_logs.pop(log_id, None)
+                log.info("garbage.damaged_log_removed", log=log_id)
+                return True
+        except (EntryLogCorrupt, IndexUnusable, OSError) as error:
+            self._report(log_id, error)
+        return False
+
+    async def _ledgers_in(self, log_id: int, live: set[int]) -> set[int]:
+        """The ledgers that may have something in a log: by its map, or, without one, all."""
+        found = await asyncio.to_thread(self._bookie.storage.logs.read_map, log_id)
+        return live if found is None else live & set(found.bytes_by_ledger)
+
+    def metrics(self) -> Iterator[Sample]:
+        labels = {"bookie": self._bookie.bookie_id}
+        yield counter("bookie_gc_collections_count", self.collections, labels)
+        yield gauge("bookie_damaged_entry_logs", len(self.troubled_logs), labels)

@@ -1,6 +1,6 @@
 """Out of limbo: what metadata says a bookie should hold is fetched from its peers until nothing is missing.
 
-    prepare    before the bookie is registered: every ledger that names it is fenced, for its fence may be lost
+    prepare    before the bookie is registered: every ledger whose last fragment names it is fenced, for it may have been
     check      each of them is compared with what is here; what is missing is fetched, verified and added
     the end    when all were looked at once without an error, and no sleeping writer can have kept a connection
 
@@ -45,6 +45,10 @@ class Peers(Protocol):
         """All ledgers of which any fragment names this bookie. Raises if the answer could be incomplete."""
         ...
 
+    async def fenceable(self) -> set[int]:
+        """Those of which the last fragment names it. Raises if the answer could be incomplete."""
+        ...
+
     async def holdings(self, ledger_id: int) -> Holdings | None:
         """None: the ledger is gone. Raises if that could not be found out."""
         ...
@@ -77,10 +81,13 @@ class Integrity:
         self.last: IntegrityReport | None = None
 
     async def prepare(self) -> None:
-        """Fence what names this bookie, if it is in limbo. It may be registered and served after this."""
+        """Fence what may have lost its fence, if the bookie is in limbo. It may be registered and served after this.
+
+        A fence matters only where a writer may still write: in a ledger's last fragment.
+        """
         if self._bookie.limbo.reason is None:
             return
-        named = sorted(await self._peers.ledgers())
+        named = sorted(await self._peers.fenceable())
         for start in range(0, len(named), _FENCES_AT_ONCE):
             await self._bookie.fence_unasked(named[start : start + _FENCES_AT_ONCE])
         self._bookie.fences_are_back()
@@ -130,6 +137,7 @@ class Integrity:
             here = await self._bookie.held(ledger_id)
         except ReadFailed as error:
             raise ReadFailed(f"ledger {ledger_id}: {error}") from error
+        await asyncio.sleep(0)
         for entry_id in _missing(holdings.ranges, here):
             if await self.restore(ledger_id, entry_id, holdings.master_key):
                 report.fetched += 1

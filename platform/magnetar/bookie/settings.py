@@ -56,6 +56,11 @@ class BookieSettings:
     """How long a ledger must be missing from metadata before it is forgotten, and its fence with it. Longer than any
     client keeps a connection on which nothing comes: a broker that sleeps longer has nobody left to acknowledge to."""
 
+    scrub_bytes_per_s: int = 4 * MIB
+    """How fast all stored entries are read again and verified. 0: not at all."""
+    scrub_interval_s: float = 86400.0
+    """Time between two such rounds."""
+
     free_bytes_min: int = 64 * MIB
     """Below this much free space the bookie is read-only, save for adds of recoveries."""
     reserve_bytes: int = 32 * MIB

@@ -49,6 +49,26 @@ class StoredEntry:
     entry: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedEntry:
+    """An entry that the index knows and that is not whole where it should lie."""
+
+    ledger_id: int
+    entry_id: int
+    file: Path
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A step through an entry log."""
+
+    position: int | None
+    """Where to go on; None: the log is done."""
+    bytes: int
+    damaged: list[DamagedEntry]
+
+
 class Storage:
     def __init__(
         self,
@@ -451,6 +471,76 @@ class Storage:
             self.write_entries(copies)
             crash_point("bookie.compaction.copied")
         return position if copied >= _COMPACTION_STEP_BYTES else None
+
+    def missing_logs(self) -> list[int]:
+        """Logs that must exist, and do not."""
+        return sorted(set(self.checkpoint_state.logs) - set(log_ids(self._disk, self._entries)))
+
+    def verify_step(self, log_id: int, position: int, max_bytes: int) -> Verified:
+        """Verify the records of a complete log from `position` on, some `max_bytes` of them. From any thread.
+
+        Raises:
+            EntryLogCorrupt: a record's head is damaged: what lies behind it can only be found by the index.
+        """
+        found = self.logs.read_map(log_id)
+        promised = found.data_end if found is not None else self.checkpoint_state.logs.get(log_id, 0)
+        damaged: list[DamagedEntry] = []
+        seen, position = 0, max(position, HEADER_BYTES)
+        start = position
+        for record in self.logs.scan(log_id, position, found.data_end if found is not None else None):
+            position = record.location.offset + 8 + record.location.length
+            seen += 8 + record.location.length
+            if not self._is_whole(record) and self._index.get(*record[:2]) == record.location:
+                damaged.append(self._damaged(record))
+            if seen >= max_bytes:
+                self._window.read(log_id, start, position)
+                return Verified(position, seen, damaged)
+        if position < promised:
+            raise EntryLogCorrupt(self.logs.path(log_id), position, "the records end too early")
+        return Verified(None, seen, damaged)
+
+    def verify_places(self, log_id: int, ledger_id: int) -> list[DamagedEntry]:
+        """The entries of a ledger that should lie in this log and are not whole there. From any thread."""
+        return [
+            self._damaged(record)
+            for record in self._places(log_id, ledger_id)
+            if not self._is_whole(record) and self._index.get(*record[:2]) == record.location
+        ]
+
+    def _places(self, log_id: int, ledger_id: int) -> Iterator[StoredRecord]:
+        for entry_id in self._index.entry_ids(ledger_id):
+            location = self._index.get(ledger_id, entry_id)
+            if location is not None and location.log == log_id:
+                yield StoredRecord(ledger_id, entry_id, location)
+
+    def _is_whole(self, record: StoredRecord) -> bool:
+        try:
+            return self.logs.read(record.location)[0][:2] == record[:2]
+        except (EntryLogCorrupt, FileNotFoundError):
+            return False
+
+    def _damaged(self, record: StoredRecord) -> DamagedEntry:
+        location = record.location
+        return DamagedEntry(record.ledger_id, record.entry_id, self.logs.path(location.log), location.offset)
+
+    def rescue(self, log_id: int, live: Collection[int]) -> bool:
+        """Copy what is whole of a damaged log, found by the index, to the current one. Whether nothing live is left in it."""
+        clean = True
+        for ledger_id in live:
+            copies: list[tuple[int, int, Parts]] = []
+            for record in list(self._places(log_id, ledger_id)):
+                if not self._is_whole(record):
+                    clean = False
+                    continue
+                entry = self.logs.read(record.location)[0][2]
+                copies.append((*record[:2], (entry[:ENTRY_HEADER_BYTES], entry[ENTRY_HEADER_BYTES:])))
+                if sum(len(parts[1]) for _, _, parts in copies) >= _COMPACTION_STEP_BYTES:
+                    self.write_entries(copies)
+                    copies = []
+            if copies:
+                self.write_entries(copies)
+            crash_point("bookie.rescue.copied")
+        return clean
 
     def remove_logs(self, gone: Collection[int]) -> None:
         """Remove logs of which the index needs nothing any more."""

@@ -19,6 +19,7 @@ def test_a_bookie_learns_its_stripes_and_gets_entries_from_others() -> None:
 
         peers = BookiePeers(client.surroundings, "a")
         assert await peers.ledgers() == {closed.ledger_id, still_open.ledger_id}
+        assert await peers.fenceable() == {closed.ledger_id, still_open.ledger_id}
         holdings = await peers.holdings(closed.ledger_id)
         assert holdings is not None
         assert holdings.settled

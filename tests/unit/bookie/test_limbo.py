@@ -38,6 +38,9 @@ class KnownPeers:
             raise OSError("metadata is away")
         return set(self.wanted)
 
+    async def fenceable(self) -> set[int]:
+        return await self.ledgers()
+
     async def holdings(self, ledger_id: int) -> Holdings | None:
         return Holdings(self.wanted[ledger_id], ledger_id not in self.unsettled, KEY)
 
