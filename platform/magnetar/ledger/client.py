@@ -26,6 +26,7 @@ from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.supervision import Supervision
 from magnetar.ledger.surroundings import Surroundings
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
+from magnetar.ledger.verification import LedgerReport, verify_ledger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.counters import IdAllocator
 from magnetar.metadata.errors import StoreClosed, StoreUnavailable
@@ -172,6 +173,14 @@ class LedgerClient:
             NoSuchLedger, RecoveryFailed, MetadataCorrupt, MetadataUnavailable
         """
         return await self._surroundings.tasks.shielded(recover_ledger(ledger_id, self._surroundings))
+
+    async def verify(self, ledger_id: int, *, background: bool = False) -> LedgerReport:
+        """Read each entry from each bookie that should have it, and compare.
+
+        Raises:
+            NoSuchLedger, ReadFailed, MetadataCorrupt, MetadataUnavailable
+        """
+        return await verify_ledger(ledger_id, self._surroundings, background=background)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, if there is one. Its bookies drop its entries when they next collect garbage."""

@@ -115,10 +115,12 @@ class EntryTooLarge(LedgerError):
 
 
 class RecoveryFailed(LedgerError):
-    def __init__(self, ledger_id: int, reason: str) -> None:
+    def __init__(self, ledger_id: int, reason: str, missing: Collection[str] = ()) -> None:
+        """`missing`: the bookies without which it cannot go on."""
         super().__init__(f"ledger {ledger_id} cannot be recovered now: {reason}; retry later")
         self.ledger_id = ledger_id
         self.reason = reason
+        self.missing = tuple(missing)
 
 
 class MetadataCorrupt(LedgerError):

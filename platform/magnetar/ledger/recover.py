@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,8 @@ async def recover(ledger_id: int, surroundings: Surroundings) -> LedgerMetadata:
     end = await run.finished()
     crash_point("ledger.before_close")
     metadata = await surroundings.registry.update(ledger_id, partial(_close, end=end))
+    run.closed(metadata)
+    surroundings.counts.recoveries += 1
     log.info(
         "ledger.recovered",
         ledger_id=ledger_id,
@@ -73,10 +75,22 @@ class _Run:
         self.recovery = LedgerRecovery(metadata, window=surroundings.settings.recovery_window)
         self._ledger_id = metadata.ledger_id
         self._metadata = metadata
+        self._closed: LedgerMetadata | None = None
+        self._failed_copies: list[tuple[int, int, str]] = []
+        """Written back and not taken: entry, slot, bookie."""
         self._tried: set[str] = set()
         """Bookies that have failed in this recovery: none of them is chosen again."""
         self._surroundings = surroundings
         self._end: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
+
+    def closed(self, metadata: LedgerMetadata) -> None:
+        """The ledger is closed. What was written back, but not to all that now are to have it, is to be copied."""
+        self._closed = metadata
+        failed, self._failed_copies = self._failed_copies, []
+        for entry_id, slot, bookie in failed:
+            ensemble = metadata.fragment_of(entry_id).ensemble
+            if entry_id <= metadata.last_entry and ensemble[slot] == bookie:
+                self._surroundings.marks.note(self._ledger_id, bookie)
 
     async def finished(self) -> CloseLedger:
         self._carry_out(self.recovery.start())
@@ -103,12 +117,12 @@ class _Run:
                 case CloseLedger():
                     if not self._end.done():
                         self._end.set_result(request)
-                case GiveUp(reason):
-                    self._fail(reason)
+                case GiveUp(reason, missing):
+                    self._fail(reason, missing)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, missing: Collection[str] = ()) -> None:
         if not self._end.done():
-            self._end.set_exception(RecoveryFailed(self._ledger_id, reason))
+            self._end.set_exception(RecoveryFailed(self._ledger_id, reason, missing))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:
@@ -152,6 +166,10 @@ class _Run:
         self._carry_out(self.recovery.read(request.entry_id, request.slot, status, copy))
 
     def _written(self, add: PendingAdd[None], slot: int, bookie: str, status: BookieStatus) -> None:
+        if status is not BookieStatus.OK:
+            self._failed_copies.append((add.entry_id, slot, bookie))
+            if self._closed is not None:
+                self.closed(self._closed)
         self._carry_out(self.recovery.written(add, slot, bookie, status))
 
     async def _replace(self, request: ReplaceBookies) -> None:

@@ -11,7 +11,7 @@ Source: BookKeeper `LedgerRecoveryOp`, `ReadLastConfirmedOp`; traps T1, T2, T7, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -72,6 +72,8 @@ class GiveUp:
     """Too little is known. The ledger stays in recovery; try again later."""
 
     reason: str
+    missing: tuple[str, ...] = ()
+    """The bookies whose answers are missing, or that do not take what is written back."""
 
 
 Request = FenceAndReadLac | ReadReplica | WriteBack | ReplaceBookies | CloseLedger | GiveUp
@@ -107,6 +109,8 @@ class LedgerRecovery:
         self._phase = _Phase.FENCING
         self._fence_waiting = set(range(len(self._fragment.ensemble)))
         self._fenced: set[int] = set()
+        self._unknown: dict[str, BookieStatus] = {}
+        """Who last gave no usable answer, and which."""
         self._max_lac = -1
         self._pipeline: WritePipeline[None] = WritePipeline(self._fragment)
         self._reads: dict[int, QuorumRead] = {}
@@ -131,6 +135,7 @@ class LedgerRecovery:
         if self._phase is not _Phase.FENCING or slot not in self._fence_waiting:
             return []
         self._fence_waiting.discard(slot)
+        self._note(self._fragment.ensemble[slot], status)
         if not status.is_unknown:
             self._fenced.add(slot)
             self._max_lac = max(self._max_lac, lac)
@@ -145,7 +150,8 @@ class LedgerRecovery:
             return []
         return self._give_up(
             f"{len(self._fenced)} of {len(self._fragment.ensemble)} bookies could be fenced,"
-            " and an ack quorum may hide among the others"
+            " and an ack quorum may hide among the others",
+            [bookie for slot, bookie in enumerate(self._fragment.ensemble) if slot not in self._fenced],
         )
 
     def _begin_reading(self) -> list[Request]:
@@ -179,6 +185,7 @@ class LedgerRecovery:
         quorum = self._reads.get(entry_id)
         if quorum is None or self._phase not in (_Phase.READING, _Phase.MEASURING):
             return []
+        self._note(self._metadata.fragment_of(entry_id).ensemble[slot], status)
         if status.is_positive:
             assert copy is not None
             self._copies.setdefault(entry_id, copy)
@@ -202,7 +209,10 @@ class LedgerRecovery:
                     self._copies.clear()
                     return requests + self._written_all()
                 case Verdict.UNKNOWN:
-                    return self._give_up(f"nobody can tell whether entry {self._next} was acknowledged")
+                    return self._give_up(
+                        f"nobody can tell whether entry {self._next} was acknowledged",
+                        self._silent(self._next),
+                    )
         if self._phase is _Phase.READING:
             requests += self._read_ahead()
         return requests
@@ -237,7 +247,7 @@ class LedgerRecovery:
             case AddOutcome.LATE:
                 return []
             case AddOutcome.FATAL:
-                return self._give_up(f"bookie {bookie} refused entry {add.entry_id}: {status.name}")
+                return self._give_up(f"bookie {bookie} refused entry {add.entry_id}: {status.name}", [bookie])
             case AddOutcome.REPLACE:
                 return self._replace()
 
@@ -252,7 +262,10 @@ class LedgerRecovery:
             pipeline.begin_change()
             return [ReplaceBookies(pipeline.ensemble, failed)]
         if pipeline.quorum_lost:
-            return self._give_up("too many bookies fail for the tail to be written back")
+            return self._give_up(
+                "too many bookies fail for the tail to be written back",
+                [bookie for bookie in pipeline.ensemble if bookie in self._irreplaceable],
+            )
         return []
 
     def replaced(self, asked: ReplaceBookies, replacements: Mapping[int, str]) -> list[Request]:
@@ -297,12 +310,30 @@ class LedgerRecovery:
             case Verdict.PRESENT:
                 return self._close(self._copies[self._last_entry].length)
             case Verdict.ABSENT | Verdict.UNKNOWN:
-                return self._give_up(f"the last confirmed entry, {self._last_entry}, cannot be read")
+                return self._give_up(
+                    f"the last confirmed entry, {self._last_entry}, cannot be read",
+                    self._silent(self._last_entry),
+                )
 
     def _close(self, length: int) -> list[Request]:
         self._phase = _Phase.DONE
         return [CloseLedger(self._last_entry, length, tuple(self._added))]
 
-    def _give_up(self, reason: str) -> list[Request]:
+    def _note(self, bookie: str, status: BookieStatus) -> None:
+        if status.is_unknown:
+            self._unknown[bookie] = status
+        else:
+            self._unknown.pop(bookie, None)
+
+    def _silent(self, entry_id: int) -> list[str]:
+        """The replicas of an entry that give no answer."""
+        replicas = self._metadata.fragment_of(entry_id).write_set(entry_id)
+        return [bookie for bookie in replicas if bookie in self._unknown]
+
+    def _give_up(self, reason: str, missing: Sequence[str]) -> list[Request]:
         self._phase = _Phase.DONE
-        return [GiveUp(reason)]
+        named = ", ".join(
+            f"{bookie} ({self._unknown[bookie].name})" if bookie in self._unknown else bookie
+            for bookie in missing
+        )
+        return [GiveUp(f"{reason}; missing: {named}" if named else reason, tuple(missing))]

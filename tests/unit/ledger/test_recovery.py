@@ -211,3 +211,22 @@ def test_neither_reads_nor_unwritten_entries_pile_up() -> None:
                 asked.add(each.entry_id)
         entry_id += 1
     assert asked == {0, 1, 2, 3}, "it reads on although nothing has been written back"
+
+
+def test_it_says_which_bookies_are_missing() -> None:
+    """P16: an operator must learn whom to bring back."""
+    recovery = LedgerRecovery(ABC)
+    recovery.start()
+    recovery.fenced(0, LOST, -1)
+    recovery.fenced(1, BookieStatus.UNKNOWN, -1)
+    (given_up,) = recovery.fenced(2, OK, 4)
+    assert isinstance(given_up, GiveUp)
+    assert given_up.missing == ("a", "b")
+    assert given_up.reason.endswith(f"missing: a ({LOST.name}), b (UNKNOWN)")
+
+    recovery, _ = fenced(ABC, 4)
+    recovery.read(5, 2, NO, None)
+    recovery.read(5, 0, LOST, None)
+    (given_up,) = recovery.read(5, 1, LOST, None)
+    assert isinstance(given_up, GiveUp)
+    assert given_up.missing == ("a", "b") or given_up.missing == ("b", "a")
