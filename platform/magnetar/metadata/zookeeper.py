@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from kazoo import exceptions as zk
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
+from magnetar.environment.clock import Clock, SystemClock
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.errors import (
     UNKNOWN_VERSION,
@@ -36,6 +35,7 @@ from magnetar.metadata.errors import (
     ValueTooLarge,
 )
 from magnetar.metadata.paths import check_path, join
+from magnetar.metadata.session_lease import SessionLease, Sign
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
     VALUE_BYTES_MAX,
@@ -46,13 +46,16 @@ from magnetar.metadata.store import (
     Watch,
 )
 from magnetar.metadata.watches import SessionListeners
+from magnetar.metadata.zookeeper_connection import ZooKeeperConnection
 from magnetar.metadata.zookeeper_watch import SubtreeWatch
 
 SESSION_TIMEOUT_S = 10.0
-_LEASE = 0.5
+_LEASE = 1 / 2
 """The share of a session's time-out that a lease lasts, counted from when a request was sent that the leader answered.
-The rest is for ticks: followers tell the leader of the sessions they hear from with a delay of up to half a tick."""
-_HEARTBEAT = 1 / 6
+The rest covers what the leader may not have heard yet: docs/decisions/0020-metadata-leases.md."""
+_HEARTBEAT = 1 / 8
+_SILENCE = 1 / 3
+"""A connection that answers nothing for this share of the time-out is dropped, in time to find another server."""
 
 _UNAVAILABLE = (
     zk.ConnectionLoss,
@@ -67,28 +70,26 @@ _T = TypeVar("_T")
 class ZooKeeperStore:
     """One session with a ZooKeeper ensemble."""
 
-    def __init__(self, hosts: str, session_timeout_s: float) -> None:
+    def __init__(self, hosts: str, session_timeout_s: float, clock: Clock) -> None:
         """Use `open`."""
         self._hosts = hosts
         self._timeout_s = session_timeout_s
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._client = KazooClient(
-            hosts=hosts,
-            timeout=session_timeout_s,
-            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-        )
+        self._connection = ZooKeeperConnection(hosts, session_timeout_s)
+        self._client = self._connection.client
         self._connected = asyncio.Event()
         self._was_connected = False
         self._expired = False
         self._closed = False
-        self._lease_until = -math.inf
+        self._lease = SessionLease()
         self._lease_timer: asyncio.TimerHandle | None = None
         self._listeners = SessionListeners()
         self._watches: set[SubtreeWatch] = set()
         self._client.add_listener(self._from_kazoo)
 
     @classmethod
-    async def open(cls, address: str) -> ZooKeeperStore:
+    async def open(cls, address: str, *, clock: Clock | None = None) -> ZooKeeperStore:
         """Connect.
 
         Args:
@@ -100,7 +101,7 @@ class ZooKeeperStore:
         hosts, _, query = address.partition("?")
         try:
             timeout_s = float(parse_qs(query).get("session_timeout_s", [str(SESSION_TIMEOUT_S)])[0])
-            store = cls(hosts, timeout_s)
+            store = cls(hosts, timeout_s, clock if clock is not None else SystemClock())
         except ValueError as error:
             raise StoreRefused(f"bad ZooKeeper address {address!r}: {error}") from error
         store._client.start_async()
@@ -124,7 +125,7 @@ class ZooKeeperStore:
 
     @property
     def lease_until(self) -> float:
-        return self._lease_until
+        return self._lease.until
 
     async def get(self, path: str) -> Versioned | None:
         check_path(path)
@@ -217,7 +218,8 @@ class ZooKeeperStore:
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         self._client.remove_listener(self._from_kazoo)
-        await asyncio.to_thread(self._stop_client)
+        self._lease.ended()
+        await asyncio.to_thread(self._connection.close)
 
     # For `SubtreeWatch`: reads that leave a watch behind.
 
@@ -250,16 +252,24 @@ class ZooKeeperStore:
         """Ask the leader for a sign of life of this session, and again a little later."""
         if self._closed:
             return
-        self._lease_timer = self._loop.call_later(self._timeout_s * _HEARTBEAT, self._prolong_lease)
-        if self._connected.is_set():
-            session, sent = self._client.client_id, time.monotonic()
-            self._client.sync_async("/").rawlink(
-                lambda done: self._to_loop(self._lease_prolonged, done, session, sent)
-            )
+        timeout_s = self._connection.session_timeout_s
+        self._lease_timer = self._loop.call_later(timeout_s * _HEARTBEAT, self._prolong_lease)
+        if not self._connected.is_set():
+            return
+        now = self._clock.monotonic()
+        sign = self._lease.send(self.session_id, now)
+        if sign is not None:
+            self._client.sync_async("/").rawlink(lambda done: self._to_loop(self._sign_answered, done, sign))
+        elif self._lease.overdue(now, timeout_s * _SILENCE):
+            _log.warning("connection.silent", hosts=self._hosts, session=self.session_id)
+            self._lease.given_up()
+            self._connection.drop()
 
-    def _lease_prolonged(self, done: IAsyncResult, session: Any, sent: float) -> None:
-        if done.exception is None and session == self._client.client_id and not self._expired:
-            self._lease_until = max(self._lease_until, sent + self._timeout_s * _LEASE)
+    def _sign_answered(self, done: IAsyncResult, sign: Sign) -> None:
+        if done.exception is None:
+            self._lease.answered(sign, self.session_id, self._connection.session_timeout_s * _LEASE)
+        else:
+            self._lease.given_up(sign)
 
     # Asking.
 
@@ -334,11 +344,12 @@ class ZooKeeperStore:
             return
         if state == KazooState.SUSPENDED:
             self._connected.clear()
+            self._lease.given_up()
             self._tell(SessionState.LOST_CONNECTION)
         elif state == KazooState.LOST:
             self._connected.clear()
             self._expired = True
-            self._lease_until = -math.inf
+            self._lease.ended()
             self._tell(SessionState.EXPIRED)
         else:
             self._connected.set()
@@ -354,10 +365,6 @@ class ZooKeeperStore:
     def _tell(self, state: SessionState) -> None:
         _log.info("session.changed", state=state.value, session=self.session_id)
         self._listeners.tell(state)
-
-    def _stop_client(self) -> None:
-        self._client.stop()
-        self._client.close()
 
 
 def _resolve(future: asyncio.Future[Any], done: IAsyncResult) -> None:
