@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.garbage import GarbageCollector
+from magnetar.bookie.integrity import Integrity
 from magnetar.bookie.registration import BookieRegistration
+from magnetar.bookie.scrub import Scrubber
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.disk import SystemDisk
 from magnetar.ledger.registry import LedgerRegistry
@@ -39,7 +41,36 @@ async def running_bookie(
         async def exists(ledger_id: int) -> bool:
             return await ledgers.get(ledger_id) is not None
 
+        integrity = None
+        if address or bookie.limbo or bookie.storage.doubt is not None:
+            integrity = await parts.enter_async_context(_integrity(settings, metadata, bookie))
         collector = GarbageCollector(bookie, live, exists=exists)
         collector.start()
         parts.push_async_callback(collector.stop)
+        scrubber = Scrubber(bookie, integrity)
+        scrubber.start()
+        parts.push_async_callback(scrubber.stop)
+        bookie.companions += (collector.metrics, scrubber.metrics)
         yield bookie, registration
+
+
+@asynccontextmanager
+async def _integrity(
+    settings: PlatformSettings, metadata: MetadataStore, bookie: Bookie
+) -> AsyncIterator[Integrity]:
+    """What gets back from other bookies what this one has lost. In limbo, what may have lost its fence is fenced here."""
+    from magnetar.autorecovery.bookie_peers import BookiePeers
+    from magnetar.ledger.client import LedgerClient
+    from magnetar.ledger.provider import MetadataBookieProvider
+
+    async with AsyncExitStack() as parts:
+        dice = random.Random()
+        provider = MetadataBookieProvider(metadata, {bookie.bookie_id: bookie}, dice=dice)
+        parts.push_async_callback(provider.close)
+        client = LedgerClient(metadata, provider, clock=SystemClock(), random=dice, settings=settings.ledger)
+        parts.push_async_callback(client.close)
+        integrity = Integrity(bookie, BookiePeers(client.surroundings, bookie.bookie_id))
+        await integrity.prepare()
+        integrity.start()
+        parts.push_async_callback(integrity.stop)
+        yield integrity

@@ -27,7 +27,7 @@ def run_magnetar(*words: object, environment: dict[str, str] | None = None) -> s
     )
     if ended.returncode:
         raise ProcessFailed(
-            f"magnetar {' '.join(map(str, words))}: status {ended.returncode}\n{ended.stderr}"
+            f"magnetar {' '.join(map(str, words))}: status {ended.returncode}\n{ended.stdout}{ended.stderr}"
         )
     return ended.stdout
 

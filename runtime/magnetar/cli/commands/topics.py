@@ -132,6 +132,28 @@ def stats_internal(
     show(api().get(f"{topic_path(topic)}/internalStats", metadata=metadata or None))
 
 
+@app.command("internal-stats")
+def internal_stats(
+    topic: Topic,
+    metadata_store: Annotated[
+        str,
+        typer.Option(
+            envvar="MAGNETAR_METADATA_STORE",
+            metavar="URL",
+            help="Ask this store, and no broker: zk:host:2181/chroot.",
+        ),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show ledgers, where their copies are, and subscriptions, as a broker or the metadata store knows them."""
+    if metadata_store:
+        from magnetar.cli.operator.topic import show_internal_stats
+
+        show_internal_stats(topic, metadata_store, as_json)
+    else:
+        show(api().get(f"{topic_path(topic)}/internalStats"))
+
+
 @app.command("partitioned-stats-internal")
 def partitioned_stats_internal(topic: Topic) -> None:
     """Show the same for each partition."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
@@ -94,9 +95,18 @@ def read(
     metadata_store: StoreOption = "",
     first: Annotated[int, typer.Option("--first", min=0, help="First entry.")] = 0,
     last: Annotated[int, typer.Option("--last", help="Last entry; -1: the last there is.")] = -1,
+    all_replicas: Annotated[
+        bool, typer.Option("--all-replicas", help="Read each copy that metadata name, and compare them.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Read entries. An open ledger is read up to what is confirmed, and not disturbed."""
+    """Read entries. An open ledger is read up to what is confirmed, and not disturbed.
+
+    With --all-replicas, say whether every copy is there and right. Status 1 if one is not.
+    """
+    if all_replicas:
+        _verify(ledger, metadata_store, json)
+        return
 
     async def entries(cluster: OpenCluster) -> None:
         shown: list[dict[str, Any]] = []
@@ -153,6 +163,67 @@ def delete(
         show_json({"ledgerId": ledger, "deleted": True})
     else:
         print(f"ledger {ledger} is deleted")
+
+
+@app.command("move")
+def move(
+    ledgers: Annotated[list[int], typer.Argument(metavar="LEDGER...", help="Ids of closed ledgers.")],
+    onto: Annotated[list[str], typer.Option("--onto", metavar="BOOKIE", help="Where copies may go.")],
+    away_from: Annotated[
+        list[str] | None, typer.Option("--from", metavar="BOOKIE", help="Which copies move; all if not said.")
+    ] = None,
+    metadata_store: StoreOption = "",
+) -> None:
+    """Move copies of closed ledgers onto given bookies, new ones for instance. Status 1 if something was left."""
+    from magnetar.autorecovery.operations import move_ledgers
+    from magnetar.autorecovery.settings import AutorecoverySettings
+
+    async def work(cluster: OpenCluster) -> int:
+        left = 0
+        async for step in move_ledgers(
+            cluster.metadata,
+            cluster.ledgers,
+            cluster.provider,
+            ledgers,
+            onto=onto,
+            away_from=away_from or (),
+            settings=AutorecoverySettings(),
+            name=f"command-{os.getpid()}-{cluster.dice.getrandbits(32):08x}",
+        ):
+            left += bool(step.problem)
+            told = step.problem or f"{step.slots} copies moved"
+            print(f"{step.done}/{step.total}  ledger {step.ledger_id}: {told}", flush=True)
+        return left
+
+    if with_cluster(metadata_store, work):
+        raise typer.Exit(1)
+
+
+def _verify(ledger: int, metadata_store: str, json: bool) -> None:
+    report = with_cluster(metadata_store, lambda cluster: cluster.ledgers.verify(ledger))
+    if json:
+        show_json(
+            {
+                "ledgerId": ledger,
+                "whole": report.whole,
+                "lastEntryId": report.last_entry,
+                "copies": report.copies,
+                "lost": list(report.lost),
+                "faults": [
+                    {"entryId": each.entry_id, "bookieId": each.bookie, "problem": each.problem}
+                    for each in report.faults
+                ],
+            }
+        )
+    else:
+        for fault in report.faults:
+            print(f"{ledger}:{fault.entry_id} on {fault.bookie}: {fault.problem}")
+        for entry_id in report.lost:
+            print(f"{ledger}:{entry_id} has no good copy left")
+        told = "every copy is there and right" if report.whole else f"{report.fault_count} copies are not"
+        print(f"ledger {ledger}: {report.last_entry + 1} entries, {report.copies} good copies; {told}")
+    if not report.whole:
+        raise typer.Exit(1)
 
 
 def as_json(metadata: LedgerMetadata) -> dict[str, Any]:
