@@ -497,7 +497,7 @@ class Subscription(SubscriptionBase):
             "msgDelayed": len(self._delays),
             "backlogSize": self.cursor.backlog_bytes,
             "lastMarkDeleteAdvancedTimestamp": self.last_mark_delete_ms,
-            "nonContiguousDeletedMessagesRanges": len(self.cursor.individually_acknowledged),
+            "nonContiguousDeletedMessagesRanges": self.cursor.acknowledged_ranges,
             "filterProcessedMsgCount": self._filters.delivered + self._filters.never + self._filters.later,
             "filterAcceptedMsgCount": self._filters.delivered,
             "filterRejectedMsgCount": self._filters.never,

@@ -25,8 +25,6 @@ class ManagedLedgerConfig:
     """How long entries are kept that every subscription has acknowledged. `UNLIMITED`: not limited by time."""
     retention_size_bytes: int = 0
     """How much of them is kept. 0 in either dimension keeps nothing. `UNLIMITED`: not limited by size."""
-    max_unacked_ranges_persisted: int = 10_000
-    max_batch_ack_sets_persisted: int = 10_000
     mark_delete_rate_per_s: float = 1.0
     """How often a cursor is written at most, unless somebody waits for it by `flush`."""
     max_entries_per_cursor_ledger: int = 50_000

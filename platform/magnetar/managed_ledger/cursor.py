@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from magnetar.environment.logs import get_logger
-from magnetar.managed_ledger.cursor_state import CursorSnapshot, CursorState
+from magnetar.managed_ledger.cursor_state import CursorState
 from magnetar.managed_ledger.cursor_store import CursorStore
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 log = get_logger("magnetar.managed_ledger")
+
+_RANGES_SHOWN = 1000
+"""Of so many acknowledged ranges the statistics tell each; of more, only their number."""
 
 _IDLE_AFTER_S = 60.0
 """A cursor with a backlog that has not read for so long is no longer waited for by the cache."""
@@ -36,6 +40,7 @@ class Cursor:
         self.durable = store is not None
         self._owner = owner
         self._state = state
+        state.tracked = store is not None
         self._store = store
         self._properties: dict[str, str] = {} if store is None else store.properties
         self._generation = 0
@@ -85,6 +90,11 @@ class Cursor:
         return behind * self.backlog // between if between else 0
 
     @property
+    def acknowledged_ranges(self) -> int:
+        """How many ranges are acknowledged above the mark."""
+        return self._state.range_count
+
+    @property
     def individually_acknowledged(self) -> Sequence[tuple[Position, Position]]:
         """The ranges acknowledged above the mark, first and last entry of each."""
         return [
@@ -130,7 +140,7 @@ class Cursor:
                 return []
             state.read_position = max(state.read_position, entries[-1].position.following)
             self._owner.reader_advanced()
-            if state.range_count or entries[0].position <= state.mark_delete:
+            if state.has_ranges or entries[0].position <= state.mark_delete:
                 entries = [entry for entry in entries if not state.is_acknowledged(entry.position)]
             if entries:
                 return entries
@@ -202,7 +212,7 @@ class Cursor:
         ledger_id = self._state.mark_delete.ledger_id
         self._state.acknowledge_cumulative(position, ack_set)
         if properties is not None:
-            self._state.properties = dict(properties)
+            self._state.set_properties(properties)
         self._changed(ledger_id)
 
     async def reset(self, position: Position, ack_set: Sequence[int] | None = None) -> None:
@@ -270,7 +280,7 @@ class Cursor:
         assert self._store is not None
         changes = self._changes
         self._wrote_at = self._owner.clock.monotonic()
-        await self._store.persist(self._snapshot())
+        await self._store.persist(self._state)
         self._written = changes
 
     def _persisted(self, task: asyncio.Task[None]) -> None:
@@ -280,19 +290,6 @@ class Cursor:
             self._owner.fence(str(error))
         elif error is not None:
             log.warning("cursor.not_written", log=self._owner.name, cursor=self.name, reason=str(error))
-
-    def _snapshot(self) -> CursorSnapshot:
-        config = self._owner.config
-        if self._state.range_count > config.max_unacked_ranges_persisted:
-            log.warning(
-                "cursor.ranges_left_out",
-                log=self._owner.name,
-                cursor=self.name,
-                ranges=self._state.range_count - config.max_unacked_ranges_persisted,
-            )
-        return self._state.snapshot(
-            max_ranges=config.max_unacked_ranges_persisted, max_ack_sets=config.max_batch_ack_sets_persisted
-        )
 
     async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the cursor's own properties. Durable when it returns."""
@@ -320,7 +317,7 @@ class Cursor:
     async def _close_store(self, store: CursorStore) -> None:
         await self._quiet()
         changes = self._changes
-        await store.close(self._snapshot(), changed=self._written < changes)
+        await store.close(self._state, changed=self._written < changes)
         self._written = changes
 
     async def delete(self) -> None:
@@ -348,9 +345,8 @@ class Cursor:
 
     def stats(self) -> dict[str, object]:
         """As Pulsar's internal statistics show a cursor."""
-        ranges = ",".join(
-            f"({ledger_id}:{start - 1}..{ledger_id}:{end}]" for ledger_id, start, end in self._state.ranges()
-        )
+        shown = islice(self._state.ranges(), _RANGES_SHOWN)
+        ranges = ",".join(f"({ledger}:{start - 1}..{ledger}:{end}]" for ledger, start, end in shown)
         store = self._store
         return {
             "markDeletePosition": str(self.mark_delete),
@@ -365,6 +361,8 @@ class Cursor:
             "numberOfEntriesSinceFirstNotAckedMessage": self._owner.ledgers.end_ordinal
             - self._owner.ledgers.ordinal(self.mark_delete),
             "totalNonContiguousDeletedMessagesRange": self._state.range_count,
+            "partlyAcknowledgedEntries": self._state.part_count,
+            "stateLost": "" if store is None else store.lost,
             "properties": dict(self.properties),
             "cursorProperties": dict(self._properties),
             "active": self.active,

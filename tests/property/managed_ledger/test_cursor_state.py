@@ -7,10 +7,13 @@ seeks, appends, new ledgers, ledgers dropped at the front, restarts. Everything 
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
-from magnetar.managed_ledger.cursor_state import CursorSnapshot, CursorState
+from magnetar.managed_ledger.cursor_records import RECORD_BYTES_MAX, encode_change, read_head, replay
+from magnetar.managed_ledger.cursor_state import CursorImage, CursorSnapshot, CursorState
+from magnetar.managed_ledger.entry_ranges import EntryRanges
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.records import decode_snapshot, encode_snapshot
@@ -31,6 +34,9 @@ class Walk:
         self.next_ledger = 11
         self.model: dict[Position, set[int]] = {}
         self.state = CursorState(self.ledgers, self.ledgers.last_position)
+        self.written: list[bytes] = []
+        """The entries of its ledger."""
+        self.checkpoint = 0
         self.steps = (
             *[self.append] * 3,
             *[self.open_next_ledger] * 2,
@@ -40,6 +46,7 @@ class Walk:
             self.seek,
             self.drop_first_ledger,
             self.restart,
+            *[self.write] * 2,
             *[self.read] * 3,
         )
 
@@ -122,14 +129,40 @@ class Walk:
             self.state.ledgers_dropped()
             self.model = {each: left for each, left in self.model.items() if each.ledger_id != gone}
 
+    def write(self) -> None:
+        """As its ledger is written: a checkpoint now and then, increments between, cut into small records."""
+        if not self.written or self.state.voided or self.dice.random() < 0.2:
+            self.checkpoint = len(self.written)
+            self.write_records(self.state.whole(), anew=True, properties=True)
+        else:
+            change = self.state.change()
+            assert not change.anew
+            self.write_records(change.image, anew=False, properties=change.properties_changed)
+
+    def write_records(self, image: CursorImage, *, anew: bool, properties: bool) -> None:
+        bytes_max = self.dice.choice((40, 100, 100_000))
+        self.written += encode_change(
+            image, anew=anew, properties=properties, checkpoint=self.checkpoint, bytes_max=bytes_max
+        )
+
     def restart(self) -> None:
         """Nothing that is written is forgotten, and nothing else remembered. Some ledgers may be gone meanwhile."""
-        self.state.properties = {"producer": 7}
-        stored = encode_snapshot(self.state.snapshot(max_ranges=1000, max_ack_sets=1000))
+        self.state.set_properties({"producer": self.dice.randint(1, 9)})
+        properties = self.state.properties
+        if self.dice.random() < 0.3:
+            snapshot = self.state.image().small(max_ranges=1000, max_ack_sets=1000)
+            assert snapshot is not None
+            image = CursorImage.of(decode_snapshot("cursor", encode_snapshot(snapshot)))
+        else:
+            self.write()
+            found = replay("cursor", self.written[read_head("cursor", self.written[-1]).checkpoint :])
+            assert found is not None
+            image = found
         if self.dice.random() < 0.3:
             self.drop_first_ledger()
-        self.state = CursorState.restored(self.ledgers, decode_snapshot("cursor", stored))
-        assert self.state.properties == {"producer": 7}
+        self.state = CursorState.restored(self.ledgers, image)
+        self.written = []
+        assert self.state.properties == properties
 
     def read(self) -> None:
         """As the shell reads: from the read position on, whatever is not acknowledged."""
@@ -181,16 +214,88 @@ def test_a_cursor_knows_what_a_naive_one_knows(chunk: int) -> None:
                 raise AssertionError(f"seed {seed}, step {step}: {error}") from error
 
 
-def test_of_too_many_ranges_the_first_are_kept() -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_a_death_after_any_record_leaves_the_state_of_the_last_write_that_ended(seed: int) -> None:
+    """However a write is cut into records: all of it holds, or nothing (I24)."""
+    dice = random.Random(seed)
     ledgers = LedgerList()
-    ledgers.add(1, 100)
+    ledgers.add(1, 9000)
+    ledgers.add(2, 9000)
     state = CursorState(ledgers, Position(1, -1))
-    for entry_id in range(1, 100, 2):
-        state.acknowledge(Position(1, entry_id))
-    snapshot = state.snapshot(max_ranges=3, max_ack_sets=0)
-    assert snapshot.ranges == ((1, 1, 1), (1, 3, 3), (1, 5, 5))
-    again = CursorState.restored(ledgers, snapshot)
-    assert again.backlog == 97
+    written: list[bytes] = []
+    whole_after: dict[int, CursorImage] = {0: CursorImage(Position(-1, -1))}
+    checkpoint = 0
+    for number in range(12):
+        for _ in range(dice.choice((1, 30, 300))):
+            position = Position(dice.choice((1, 2)), dice.randrange(9000))
+            if dice.random() < 0.8:
+                state.acknowledge(position)
+            else:
+                state.acknowledge_part(position, ack_sets.from_bits(dice.randint(1, 255)))
+        if dice.random() < 0.2:
+            state.reset(Position(1, dice.randrange(9000)))
+        if dice.random() < 0.5:
+            state.set_properties({f"producer-{each}": each for each in range(dice.randint(0, 30))})
+        if not number or state.voided or dice.random() < 0.2:
+            checkpoint = len(written)
+            image, anew, properties = state.whole(), True, True
+        else:
+            change = state.change()
+            image, anew, properties = change.image, change.anew, change.properties_changed
+        written += encode_change(
+            image, anew=anew, properties=properties, checkpoint=checkpoint, bytes_max=dice.choice((200, 600))
+        )
+        whole_after[len(written)] = _copy(state.image())
+    assert len(written) > 15
+    for length in range(1, len(written) + 1):
+        found, last = None, length - 1
+        while found is None and last >= 0:  # As the store does it.
+            first = read_head("cursor", written[last]).checkpoint
+            found, last = replay("cursor", written[first : last + 1]), first - 1
+        expected = whole_after[max(each for each in whole_after if each <= length)]
+        assert _shown(found or CursorImage(Position(-1, -1))) == _shown(expected), length
+
+
+def _copy(image: CursorImage) -> CursorImage:
+    copied = replay("cursor", encode_change(image, anew=True, properties=True, checkpoint=0))
+    assert copied is not None
+    return copied
+
+
+def _shown(image: CursorImage) -> tuple[object, ...]:
+    ranges = {ledger_id: list(kept) for ledger_id, kept in image.ranges.items()}
+    return image.mark_delete, ranges, image.ack_sets, image.properties
+
+
+def test_ten_million_holes_take_little_memory_and_small_records() -> None:
+    ledgers = LedgerList()
+    number = 20_000_000 // 50_000
+    for ledger_id in range(number):
+        ledgers.add(ledger_id, 50_000)
+    tracemalloc.start()
+    image = CursorImage(Position(0, -1))
+    for ledger_id in range(number):
+        kept = image.ranges[ledger_id] = EntryRanges()
+        for chunk in range(13):
+            size = min(4096, 50_000 - chunk * 4096)
+            kept.merge(chunk, int.from_bytes(b"\xaa" * 512, "little") & ((1 << size) - 1))
+    state = CursorState.restored(ledgers, image)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert state.range_count == 10_000_000
+    assert state.backlog == 10_000_000
+    assert taken < 6_000_000
+    records = encode_change(state.whole(), anew=True, properties=True, checkpoint=0)
+    assert max(map(len, records)) <= RECORD_BYTES_MAX
+    assert sum(map(len, records)) < 3_000_000
+    for entry_id in range(0, 2000, 2):
+        state.acknowledge(Position(7, entry_id))
+    change = state.change()
+    (record,) = encode_change(change.image, anew=False, properties=False, checkpoint=0)
+    assert len(record) < 600
+    again = replay("cursor", [*records, record])
+    assert again is not None
+    assert CursorState.restored(ledgers, again).backlog == 10_000_000 - 1000
 
 
 def test_a_state_that_speaks_of_entries_that_are_not_there_is_fitted_to_those_that_are() -> None:
@@ -198,12 +303,12 @@ def test_a_state_that_speaks_of_entries_that_are_not_there_is_fitted_to_those_th
     ledgers = LedgerList()
     ledgers.add(5, 4)
     ahead = CursorSnapshot(Position(9, 7), ((9, 9, 12),), ((Position(9, 8), (1,)),))
-    state = CursorState.restored(ledgers, ahead)
+    state = CursorState.restored(ledgers, CursorImage.of(ahead))
     assert (state.mark_delete, state.backlog, state.range_count) == (Position(5, 3), 0, 0)
     behind = CursorSnapshot(Position(2, 7), ((2, 9, 12), (5, 1, 1)), ((Position(2, 8), (1,)),))
-    state = CursorState.restored(ledgers, behind)
+    state = CursorState.restored(ledgers, CursorImage.of(behind))
     assert (state.mark_delete, state.backlog) == (Position(5, -1), 3)
     assert list(state.ranges()) == [(5, 1, 1)]
     torn = CursorSnapshot(Position(5, 1), ((5, 0, 1), (5, 1, 2), (5, 3, 9)))
-    state = CursorState.restored(ledgers, torn)
+    state = CursorState.restored(ledgers, CursorImage.of(torn))
     assert (state.mark_delete, state.backlog) == (Position(5, 3), 0)

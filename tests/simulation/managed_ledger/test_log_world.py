@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger import cursor_store
 from magnetar.managed_ledger.appends import AppendPath
 from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.cursor_state import CursorImage, CursorState
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.owned_record import OwnedRecord
 from magnetar.managed_ledger.records import ListedLedger
@@ -40,6 +42,32 @@ def test_a_log_keeps_its_promises_from_owner_to_owner() -> None:
     assert sum(outcome.owners for outcome in outcomes) > 2 * SEEDS
     assert sum(outcome.acknowledged for outcome in outcomes) > 10 * SEEDS
     assert sum(outcome.trimmed for outcome in outcomes) > SEEDS // 10
+
+
+@pytest.fixture
+def _increments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cursors that are written as if they were large: never to metadata, by increments of many records."""
+    monkeypatch.setattr(cursor_store, "_SMALL_WEIGHT", -1)
+    monkeypatch.setattr(cursor_store, "RANGES_IN_METADATA", -1)
+    monkeypatch.setattr(cursor_store, "RECORD_BYTES_MAX", 50)
+
+
+@pytest.mark.usefixtures("_increments")
+def test_a_log_keeps_its_promises_while_its_cursors_are_large() -> None:
+    outcomes = [LogWorld(seed).run() for seed in range(1000, 1000 + SEEDS // 2)]
+    assert sum(outcome.acknowledged for outcome in outcomes) > 5 * SEEDS
+
+
+@pytest.mark.usefixtures("_increments")
+def test_an_increment_that_leaves_out_what_came_before_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    correct = CursorState.whole
+
+    def forgetful(self: CursorState) -> CursorImage:
+        image = correct(self)
+        return CursorImage(image.mark_delete, {}, {}, image.properties)
+
+    monkeypatch.setattr(CursorState, "whole", forgetful)
+    assert "(I25)" in finds_it()
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:

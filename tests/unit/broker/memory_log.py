@@ -60,6 +60,10 @@ class MemoryCursor:
         return sum(len(self.log.entries[position].data) for position in self.unacknowledged())
 
     @property
+    def acknowledged_ranges(self) -> int:
+        return len(self.individually_acknowledged)
+
+    @property
     def individually_acknowledged(self) -> list[Position]:
         return sorted(self.acked)
 
