@@ -1,8 +1,9 @@
 """The ledger client: who holds which entry, writing in order, reading, and recovery of what a writer left.
 
-May import `protocol`, `metadata` and `environment`; nothing above. What decides is pure: `write_pipeline.py`,
-`quorum_read.py`, `coverage.py` and `recovery.py`. The shells around them: `writer.py`, `reader.py`,
-`recover.py`, and `client.py`, where to start reading.
+May import `protocol`, `metadata`, `metrics` and `environment`; nothing above. What decides is pure:
+`write_pipeline.py`, `quorum_read.py`, `coverage.py`, `recovery.py`, `arrangement.py`, `replica_budget.py` and
+`bookie_health.py`. The shells around them: `writer.py`, `reader.py`, `recover.py`, `ensembles.py`,
+`supervision.py`, and `client.py`, where to start reading.
 """
 
 from __future__ import annotations

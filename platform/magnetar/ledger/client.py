@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from magnetar.environment.clock import Clock
 from magnetar.environment.logs import get_logger
@@ -15,6 +15,7 @@ from magnetar.ledger.errors import MetadataUnavailable
 from magnetar.ledger.groups import NO_GROUPS, BookieGroups
 from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.metadata import LedgerMetadata, Segment
+from magnetar.ledger.metrics import samples
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.ledger.placement import Placement, PlacementPolicy, PlacementRules
 from magnetar.ledger.reader import LedgerReader
@@ -31,6 +32,7 @@ from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.counters import IdAllocator
 from magnetar.metadata.errors import StoreClosed, StoreUnavailable
 from magnetar.metadata.store import MetadataStore
+from magnetar.metrics.sample import Sample
 from magnetar.protocol.bookie import BookieProvider, master_key
 
 log = get_logger("magnetar.ledger")
@@ -192,6 +194,9 @@ class LedgerClient:
     async def list(self) -> list[int]:
         """All ledgers there are."""
         return await self._surroundings.registry.list()
+
+    def metrics(self) -> Iterator[Sample]:
+        return samples(self._surroundings)
 
     async def room(self) -> None:
         """Return once appends are taken again, after one was refused with `TooManyPending`."""

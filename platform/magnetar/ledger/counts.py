@@ -1,4 +1,4 @@
-"""What a ledger client has done, as plain integers, and its metrics read from them at scrape time."""
+"""What a ledger client has done, as plain integers; `metrics.py` reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ class Counts:
 
     created: int = 0
     appends: int = 0
-    append_bytes: int = 0
     refused: int = 0
     """Appends, for want of room."""
     failed: int = 0

@@ -72,6 +72,10 @@ class ReplicaBudget:
             lag = self._bookies[bookie] = BookieLag(bookie)
         return lag
 
+    def bookies(self) -> list[BookieLag]:
+        """All that were ever sent anything."""
+        return list(self._bookies.values())
+
     @property
     def full(self) -> bool:
         """Whether appends are to wait."""

@@ -103,6 +103,7 @@ async def front(
         parts.callback(health.stop)
         metrics = MetricsRegistry()
         metrics.add(broker.metric_samples)
+        metrics.add(ledgers.metrics)
         metrics.add(process_samples)
         metrics.add(partial(loop_samples, health))
         for collector in collectors:
