@@ -10,7 +10,7 @@ passed before the fence is seen by the reads that follow it, and nothing passes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from magnetar.bookie.record import Kind, encode_explicit_lac, encode_registratio
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.space import Fullness
 from magnetar.bookie.storage import Storage
-from magnetar.bookie.write_cache import Parts
+from magnetar.bookie.write_cache import Parts, stored_form
 from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
 from magnetar.environment.disk import Disk, fail_stop
@@ -54,7 +54,6 @@ from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
 
 _READ_ONLY_CHECK_S = 5.0
-_PARTS_MAX = 6
 _URGENT = AddFlags.RECOVERY | AddFlags.HIGH_PRIORITY
 _OK = BookieStatus.OK
 _T = TypeVar("_T")
@@ -92,6 +91,8 @@ class Bookie:
             on_news=self._on_news,
             on_filling=self._on_filling,
         )
+        self.companions: list[Callable[[], Iterable[Sample]]] = []
+        """Whose metrics are shown with its own: those who look after it."""
         self.on_checkpoint: Callable[[], None] | None = None
         """Called after a checkpoint."""
         self.on_disk_filling: Callable[[], None] | None = None
@@ -250,7 +251,7 @@ class Bookie:
         if not self._serving:
             asyncio.get_running_loop().call_soon(done, BookieStatus.UNREACHABLE)
             return
-        entry = _stored_form(parts)
+        entry = stored_form(parts)
         size = sum(map(len, entry))
         if not self._door and self._find_room(size):
             self._admit(ledger_id, entry_id, entry, size, flags, master_key, done)
@@ -676,19 +677,8 @@ class Bookie:
         yield gauge("bookie_ledger_dir_free_bytes", self.free_bytes, labels)
         yield gauge("bookie_ledger_dir_total_bytes", self.total_bytes, labels)
         yield from self._running.samples(labels)
-
-
-def _stored_form(parts: Sequence[Buffer]) -> Parts:
-    """The header by itself, then the payload; bytes that come that way already are kept as they are."""
-    if 1 < len(parts) <= _PARTS_MAX and len(parts[0]) == ENTRY_HEADER_BYTES:
-        for part in parts:
-            if type(part) is not bytes:
-                break
-        else:
-            return tuple(parts)  # type: ignore[arg-type]  # All bytes, as just found.
-        return bytes(parts[0]), b"".join(parts[1:])
-    whole = parts[0] if len(parts) == 1 else b"".join(parts)
-    return bytes(whole[:ENTRY_HEADER_BYTES]), bytes(whole[ENTRY_HEADER_BYTES:])
+        for companion in self.companions:
+            yield from companion()
 
 
 def _fence_is_durable(state: LedgerState, status: BookieStatus) -> None:

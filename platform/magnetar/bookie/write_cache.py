@@ -6,14 +6,32 @@ has been swapped out, which nobody changes any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+from magnetar.protocol.buffers import Buffer
+from magnetar.protocol.ledger_entry import ENTRY_HEADER_BYTES
 
 Parts = tuple[bytes, ...]
 """A stored entry: its 36-byte header, then its payload in one or more pieces, as they came."""
 
+_PARTS_MAX: Final = 6
+
 ENTRY_OVERHEAD: Final = 250
 """What the interpreter takes for an entry besides its bytes, roughly."""
+
+
+def stored_form(parts: Sequence[Buffer]) -> Parts:
+    """The header by itself, then the payload; bytes that come that way already are kept as they are."""
+    if 1 < len(parts) <= _PARTS_MAX and len(parts[0]) == ENTRY_HEADER_BYTES:
+        for part in parts:
+            if type(part) is not bytes:
+                break
+        else:
+            return tuple(parts)  # type: ignore[arg-type]  # All bytes, as just found.
+        return bytes(parts[0]), b"".join(parts[1:])
+    whole = parts[0] if len(parts) == 1 else b"".join(parts)
+    return bytes(whole[:ENTRY_HEADER_BYTES]), bytes(whole[ENTRY_HEADER_BYTES:])
 
 
 class CacheHalf:
