@@ -1,0 +1,169 @@
+"""A machine with a production bookie: its disk outlives its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.garbage import GarbageCollector
+from magnetar.bookie.mark import MarkFile
+from magnetar.bookie.registration import BookieRegistration
+from magnetar.bookie.settings import BookieSettings
+from magnetar.environment.errors import DiskFailed
+from magnetar.ledger.registry import LedgerRegistry
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.metadata.errors import StoreUnavailable
+from magnetar.simulation.cluster import Cluster
+from magnetar.simulation.disk import SimulatedDisk
+from magnetar.simulation.machine import StoredIndex, simulated_machine
+from magnetar.simulation.process_loop import Process, ProcessDied
+from magnetar.simulation.store_session import SimulatedStore
+
+KIB = 1024
+
+
+class BookieNode:
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.outside = cluster.outside
+        self.process: Process | None = None
+        self.bookie: Bookie | None = None
+        self.starts = 0
+        self.directory = Path(f"/{name}")
+        self._cluster = cluster
+        dice = random.Random(cluster.dice.getrandbits(64))
+        self.dice = dice
+        self.disk = SimulatedDisk(dice)
+        self.index = StoredIndex(dice)
+        self.disk.on_remove = self._removed
+        self._machine = simulated_machine(
+            cluster.loop,
+            self.disk,
+            self.index,
+            dice,
+            lambda ledger_id: cluster.judge.forgotten(name, ledger_id),
+        )
+        self._store: SimulatedStore | None = None
+        self.settings = BookieSettings(
+            self.directory,
+            journal_segment_bytes=dice.choice((8, 24, 64)) * KIB,
+            journal_first_bytes=8 * KIB,
+            write_cache_bytes=dice.choice((6, 24, 1024)) * KIB,
+            waiting_adds_bytes=64 * KIB,
+            add_wait_s=0.8,
+            flush_interval_s=dice.choice((0.3, 1.0, 5.0)),
+            read_cache_bytes=16 * KIB,
+            read_ahead_bytes=dice.choice((0, 512, 4 * KIB)),
+            entry_log_bytes=dice.choice((4, 12, 64)) * KIB,
+            entry_log_cached_bytes=8 * KIB,
+            entry_log_read_cached_bytes=8 * KIB,
+            gc_interval_s=2.0,
+            gc_grace_s=3.0,
+            free_bytes_min=32 * KIB,
+            reserve_bytes=16 * KIB,
+            domain=name,
+        )
+
+    @property
+    def up(self) -> bool:
+        return self.bookie is not None
+
+    # Starting and dying.
+
+    def start(self) -> None:
+        """Begin a process on this machine, unless there is one or its disk is gone."""
+        if self.process is not None or self.disk.gone:
+            return
+        self.starts += 1
+        self.disk.life += 1
+        self.process = Process(self._cluster.loop, self.name)
+        self._cluster.history.told(f"{self.name} starts")
+        self.process.run(self._boot(self.process))
+
+    async def _boot(self, process: Process) -> None:
+        cluster = self._cluster
+        bookie = Bookie(
+            self.settings,
+            disk=self.disk,
+            clock=cluster.clock,
+            bookie_id=self.name,
+            on_disk_failure=self._disk_failed,
+            machine=self._machine,
+        )
+        try:
+            await bookie.start()
+        except Exception as error:
+            cluster.history.told(f"{self.name} cannot start: {type(error).__name__}: {error}")
+            self.refused(error)
+            return
+        store = self._store = SimulatedStore(cluster, process)
+        registration = BookieRegistration(store, bookie, f"{self.name}:3181", old_session_wait_s=1e9)
+        while True:
+            try:
+                await registration.start()
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(0.3)
+        registry = LedgerRegistry(store, cluster.clock, self.dice, LedgerClientSettings())
+
+        async def live() -> set[int]:
+            return set(await registry.list())
+
+        async def exists(ledger_id: int) -> bool:
+            return await registry.get(ledger_id) is not None
+
+        GarbageCollector(bookie, live, exists=exists).start()
+        self.bookie = bookie
+        cluster.history.told(f"{self.name} serves")
+
+    def refused(self, error: Exception) -> None:
+        """It does not start. With a disk that is as it should be, that must not happen."""
+        self.die()
+        if isinstance(error, (DiskFailed, OSError)):
+            self._cluster.loop.call_later(1.0, self.start, context=self.outside)
+            return
+        self._cluster.judge.expect(
+            "I12", self.name in self._cluster.judge.rotten, f"{self.name} cannot start again: {error}"
+        )
+
+    def crash(self, *, power: bool, worst: bool = False) -> None:
+        """The process is killed; with `power`, the page cache goes as well."""
+        if self.process is None:
+            return
+        how = "loses power" if power else "is killed"
+        self._cluster.history.told(f"{self.name} {how}")
+        self.die()
+        if power:
+            self.disk.cut_power(worst=worst)
+            self.index.cut_power(worst=worst)
+
+    def die(self) -> None:
+        process, self.process, self.bookie = self.process, None, None
+        self.disk.life += 1
+        if process is not None:
+            process.kill()
+        store, self._store = self._store, None
+        if store is not None:
+            self._cluster.loop.call_later(
+                self._cluster.dice.choice((0.2, 1.0, 2.0)), self._end, store, context=self.outside
+            )
+
+    def _end(self, store: SimulatedStore) -> None:
+        self._cluster.loop.create_task(store.end())
+
+    def lose_for_good(self) -> None:
+        self._cluster.history.told(f"{self.name} is lost with its disk, for good")
+        self.die()
+        self.disk.gone = True
+
+    def _disk_failed(self, error: BaseException) -> None:
+        self._cluster.history.told(f"{self.name} fails stop: {error}")
+        self.crash(power=True)
+        raise ProcessDied(str(error))
+
+    def _removed(self, path: Path) -> None:
+        if path.name.endswith(".journal") and self.bookie is not None:
+            mark = MarkFile(self.disk, self.directory).read().mark.segment
+            self._cluster.judge.file_removed(self.name, path.name, mark)

@@ -1,0 +1,416 @@
+"""All of storage in one world drawn from one seed: bookies, owners of a log, recoverers, autorecovery, and what befalls them.
+
+Everything that decides is the production code. A run is at least 500 appends, 8 faults and one recovery; at the end the
+weather clears up, a last owner opens the log, and what is found is held against what was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from magnetar.autorecovery.autorecovery import Autorecovery
+from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.environment import crash
+from magnetar.ledger.errors import LedgerError
+from magnetar.managed_ledger.config import UNLIMITED, ManagedLedgerConfig
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.simulation.bookie_node import BookieNode
+from magnetar.simulation.client_process import SimulatedClient
+from magnetar.simulation.cluster import Cluster, Weather
+from magnetar.simulation.examination import CURSOR, MB, NAME, Examination, payload_of
+from magnetar.simulation.judge import InvariantBroken
+from magnetar.simulation.process_loop import ProcessLoop
+from magnetar.simulation.troubles import Troubles
+
+APPENDS = 500
+FAULTS = 8
+SHAPES = (
+    (3, 3, 2),
+    (3, 3, 2),
+    (3, 2, 2),
+    (3, 2, 1),
+    (4, 3, 2),
+    (5, 3, 2),
+    (4, 4, 3),
+    (4, 4, 2),
+    (3, 3, 1),
+    (3, 3, 3),
+    (5, 4, 2),
+)
+"""Ensembles, write quorums and ack quorums that stories are about."""
+
+_TICK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a story came to."""
+
+    seed: int
+    digest: str
+    appended: int
+    acknowledged: int
+    faults: int
+    recoveries: int
+    met: Counter[str]
+    crashes: Counter[str]
+    """At which crash points processes died."""
+    seconds: float
+    """Of virtual time."""
+    steps: int
+
+
+class StorageWorld:
+    def __init__(self, seed: int, *, kept: bool = False, appends: int = APPENDS) -> None:
+        self.seed = seed
+        self.dice = random.Random(seed)
+        self.appends = appends
+        self.loop = ProcessLoop()
+        self.cluster = Cluster(seed, self.loop, random.Random(self.dice.getrandbits(64)), kept=kept)
+        self.judge = self.cluster.judge
+        self.told = self.cluster.history.told
+        self.loop.died = self._unexpected
+        self.shape = self.dice.choice(SHAPES)
+        self.crashes: Counter[str] = Counter()
+        self.troubles = Troubles(self)
+        self.clients: list[SimulatedClient] = []
+        self.owners: list[SimulatedClient] = []
+        self.trimmed = self.dice.random() < 0.6
+        kept_s = 0 if self.trimmed else UNLIMITED
+        self.config = ManagedLedgerConfig(
+            *self.shape,
+            max_entries_per_ledger=self.dice.choice((20, 60, 1000)),
+            min_rollover_s=0,
+            retention_time_s=kept_s,
+            retention_size_bytes=kept_s,
+            storage_retry_s=self.dice.choice((0.5, 3.0)),
+            mark_delete_rate_per_s=self.dice.choice((2.0, 20.0)),
+            max_entries_per_cursor_ledger=self.dice.choice((4, 1000)),
+        )
+        self.sent: dict[bytes, float] = {}
+        self.stored: dict[bytes, Position] = {}
+        self._failed = 0
+        self.touched: set[bytes] = set()
+        self.cumulative = EARLIEST
+        self.durable: set[bytes] = set()
+        self._taken_over: list[float] = []
+        self._highest = EARLIEST
+
+    def run(self) -> Outcome:
+        """Tell the story.
+
+        Raises:
+            InvariantBroken
+        """
+        gc_was_on = gc.isenabled()
+        gc.disable()  # What it collects would end at moments that no seed knows.
+        crash.observe(self.troubles.passed)
+        try:
+            self.loop.run(self._told_to_the_end())
+        except InvariantBroken:
+            if self.judge.broken is None:
+                raise
+        finally:
+            crash.observe(None)
+            if gc_was_on:
+                gc.enable()
+        if self.judge.broken is not None:
+            raise self.judge.broken
+        return Outcome(
+            self.seed,
+            self.cluster.history.digest,
+            len(self.sent),
+            len(self.stored),
+            self.troubles.count,
+            self.judge.met["recoveries"],
+            self.judge.met,
+            self.crashes,
+            self.loop.now,
+            self.loop.steps,
+        )
+
+    def new_client(self, name: str) -> SimulatedClient:
+        return SimulatedClient(self.cluster, self.dice.getrandbits(64), name)
+
+    # The story.
+
+    async def _told_to_the_end(self) -> None:
+        try:
+            await self._story()
+        finally:
+            self.judge.over = True
+
+    async def _story(self) -> None:
+        dice, cluster = self.dice, self.cluster
+        count = self.shape[0] + dice.randint(1, 2)
+        self.told(
+            f"a world with {count} bookies, ensembles of {self.shape[0]}, write quorum {self.shape[1]}, ack quorum"
+            f" {self.shape[2]}"
+        )
+        for number in range(count):
+            node = BookieNode(cluster, f"bookie-{number}")
+            cluster.nodes[node.name] = node
+            node.start()
+        await self._until(lambda: all(node.up for node in cluster.nodes.values()), 20)
+        chaos = dice.random()
+        cluster.weather = Weather(
+            drop=dice.choice((0.0, 0.01, 0.04)) * chaos,
+            linger=dice.choice((0.0, 0.01, 0.05)) * chaos,
+            duplicate=dice.choice((0.0, 0.02)),
+            corrupt=dice.choice((0.0, 0.05)),
+            delay_s=dice.choice((0.002, 0.01)),
+            lost_request=0.05 * chaos,
+            lost_answer=0.08 * chaos,
+            late=0.05 * chaos,
+            partial_listing=dice.choice((0.0, 0.3)),
+        )
+        for number in range(2):
+            self._repairer(f"autorecovery-{number}")
+        troubles = asyncio.ensure_future(self.troubles.go_on())
+        await self._owners_in_turn()
+        while self.troubles.count < FAULTS:
+            await self.troubles.one()
+        troubles.cancel()
+        if self.judge.broken is None:
+            await self._heal_and_judge()
+
+    async def _owners_in_turn(self) -> None:
+        """Owners come, append and go; the next one often comes while the last is still at work."""
+        dice = self.dice
+        lives: list[asyncio.Future[None]] = []
+        life = 0
+        while len(self.sent) < self.appends and self.judge.broken is None:
+            share = dice.choice((40, 120, 250))
+            owner = self.new_client(f"owner-{life}")
+            self.clients.append(owner)
+            self.owners.append(owner)
+            living = asyncio.ensure_future(self._life(owner, life, share))
+            lives.append(living)
+            life += 1
+            await asyncio.wait([living], timeout=dice.choice((0.5, 3.0, 30.0, 30.0)))
+            if life > 60:
+                raise InvariantBroken("I31", "60 owners have not stored what one should have", self.seed)
+        await asyncio.wait(lives, timeout=dice.random() * 3)
+
+    async def _life(self, owner: SimulatedClient, life: int, share: int) -> None:
+        """One owner's time, as long as its process lives."""
+        task = owner.process.run(self._own(owner, life, share))
+        while not task.done() and owner.process.alive and self.judge.broken is None:  # noqa: ASYNC110  # Time is virtual.
+            await asyncio.sleep(_TICK_S)
+
+    async def _own(self, owner: SimulatedClient, life: int, share: int) -> None:
+        client = owner.begin()
+        factory = ManagedLedgerFactory(
+            owner.store, client, clock=self.cluster.clock, cache=EntryCache(4000), random=owner.dice
+        )
+        log = await self.open(owner, factory)
+        self.told(f"{owner.name} has the log")
+        self._taken_over.append(self.loop.now)
+        turn = len(self._taken_over)
+        consuming = asyncio.ensure_future(self._consume(owner, log))
+        await self._append(owner, log, life, turn, share)
+        await consuming
+        draw = owner.dice.random()
+        if draw < 0.5:
+            await factory.close()
+            self.told(f"{owner.name} has closed the log")
+
+    async def open(self, owner: SimulatedClient, factory: ManagedLedgerFactory) -> ManagedLedger:
+        while True:
+            try:
+                return await factory.open(NAME, self.config)
+            except ManagedLedgerError as error:
+                self.told(f"{owner.name} cannot open the log: {error}")
+                await asyncio.sleep(0.1 + owner.dice.random() * 0.5)
+
+    async def _append(
+        self, owner: SimulatedClient, log: ManagedLedger, life: int, turn: int, share: int
+    ) -> None:
+        dice = owner.dice
+        number = 0
+        while number < share and not log.fenced and log.state != "closed":
+            for _ in range(dice.randint(1, 20)):
+                self._append_one(owner, log, b"%d:%d:" % (life, number), turn)
+                number += 1
+            await asyncio.sleep(dice.random() * dice.choice((0.01, 0.1, 0.3)))
+        await asyncio.sleep(dice.random())
+
+    def _append_one(self, owner: SimulatedClient, log: ManagedLedger, name: bytes, turn: int) -> None:
+        payload = name + b"x" * owner.dice.randint(0, 40)
+        sent_at = self.loop.now
+
+        def done(position: Position | None, index: int, error: Exception | None) -> None:
+            if position is None:
+                self._failed += 1
+                return
+            judge = self.judge
+            judge.expect(
+                "I23",
+                turn >= len(self._taken_over) or sent_at <= self._taken_over[turn],
+                f"{name!r} was appended by {owner.name} after another owner had the log, and acknowledged",
+            )
+            judge.expect(
+                "I22", position > self._highest, f"position {position} acknowledged after {self._highest}"
+            )
+            self._highest = max(self._highest, position)
+            judge.acknowledged(position.ledger_id, position.entry_id, payload)
+            self.cluster.history.passed(owner.name, "acknowledged", position.ledger_id, position.entry_id)
+            self.stored[payload] = position
+
+        self.sent[payload] = sent_at
+        log.append((b"\x0e\x01", payload), owner.dice.randint(1, 3), done)
+
+    # Consuming.
+
+    async def _consume(self, owner: SimulatedClient, log: ManagedLedger) -> None:
+        cursor: Cursor | None = None
+        dice = owner.dice
+        for _ in range(dice.randint(10, 60)):
+            await asyncio.sleep(dice.random() * 0.2)
+            try:
+                if cursor is None:
+                    cursor = await log.open_cursor(CURSOR, initial="earliest")
+                await self._consume_once(owner, cursor)
+            except ManagedLedgerError:
+                if log.fenced or log.state == "closed":
+                    return
+                if cursor is not None:
+                    cursor.rewind()
+
+    async def _consume_once(self, owner: SimulatedClient, cursor: Cursor) -> None:
+        dice = owner.dice
+        before = cursor.mark_delete
+        entries = await cursor.read(dice.randint(1, 40), MB)
+        draw = dice.random()
+        if draw < 0.1:
+            cursor.rewind()
+        if entries and draw < 0.5:
+            upto = dice.choice(entries)
+            self.touched |= {
+                payload for payload, position in self.stored.items() if position <= upto.position
+            }
+            self.touched |= {payload_of(each) for each in entries if each.position <= upto.position}
+            self.cumulative = max(self.cumulative, upto.position)
+            cursor.acknowledge_cumulative(upto.position)
+        elif entries:
+            some = [each for each in entries if dice.random() < 0.8]
+            self.touched |= {payload_of(each) for each in some}
+            cursor.acknowledge([(each.position, None) for each in some])
+        self.judge.expect(
+            "I24", cursor.mark_delete >= before, f"mark-delete went from {before} to {cursor.mark_delete}"
+        )
+        if dice.random() < 0.3:
+            acknowledged = {
+                payload
+                for payload in self.touched
+                if payload in self.stored and cursor.is_acknowledged(self.stored[payload])
+            }
+            await cursor.flush()
+            self.durable |= acknowledged
+
+    # Those who repair, and those who only recover.
+
+    def _repairer(self, name: str) -> SimulatedClient:
+        client = self.new_client(name)
+        self.clients.append(client)
+
+        async def repair() -> None:
+            Autorecovery(
+                client.store,
+                client.begin(),
+                client.provider,
+                clock=self.cluster.clock,
+                dice=client.dice,
+                settings=AutorecoverySettings(
+                    lost_bookie_recovery_delay_s=client.dice.choice((0.5, 3.0)),
+                    open_ledger_grace_s=1.0,
+                    copy_bytes_per_s=0,
+                    copy_batch_entries=20,
+                    workers_idle_s=1.0,
+                    retry_s=0.5,
+                    retry_max_s=2.0,
+                    bookie_check_interval_s=5.0,
+                    ledger_check_interval_s=client.dice.choice((0.0, 8.0)),
+                ),
+                name=name,
+            ).start()
+
+        client.process.run(repair())
+        return client
+
+    async def recover_one(self) -> None:
+        """Somebody else recovers the ledger that is written now: an operator, or autorecovery at a bad moment."""
+        open_ledgers = [each for each, metadata in self.judge.metadata.items() if not metadata.closed]
+        if not open_ledgers:
+            return
+        ledger_id = self.dice.choice(open_ledgers)
+        for _ in range(self.dice.randint(1, 3)):
+            client = self.new_client(f"recoverer-{len(self.clients)}")
+            self.clients.append(client)
+
+            async def recover(client: SimulatedClient = client) -> None:
+                ledgers = client.begin()
+                try:
+                    metadata = await ledgers.recover(ledger_id)
+                except LedgerError as error:
+                    self.told(f"{client.name} cannot recover ledger {ledger_id}: {error}")
+                    return
+                self.told(f"{client.name} has recovered ledger {ledger_id}, last {metadata.last_entry}")
+
+            client.process.run(recover())
+            await asyncio.sleep(self.dice.random() * 0.01)
+
+    # The judgement.
+
+    async def _heal_and_judge(self) -> None:
+        cluster = self.cluster
+        self.troubles.over = True
+        self.told("all is well again")
+        cluster.cut = set()
+        cluster.store_down = False
+        cluster.weather = Weather(delay_s=0.001)
+        for client in self.clients:
+            if not client.name.startswith("autorecovery"):
+                client.kill()
+        for node in cluster.nodes.values():
+            node.disk.fail_syncs = 0
+            node.disk.slow_until = 0.0
+            node.disk.capacity = 1 << 40
+            if node.process is not None:
+                node.process.resume()
+            elif not node.disk.gone:
+                node.start()
+        for client in self.clients:
+            client.process.resume()
+            if client.process.alive is False and client.name.startswith("autorecovery"):
+                self._repairer(f"{client.name}-again")
+        here = [node for node in cluster.nodes.values() if not node.disk.gone]
+        await self._until(lambda: all(node.up or node.process is None for node in here), 60)
+        judge = self.new_client("judge")
+        work = judge.process.run(Examination(self).examine(judge))
+        await asyncio.wait([work], timeout=120)
+        if not work.done():
+            self.judge.expect(
+                "I31", False, "nothing fails any more, and the log could not be opened in 2 minutes"
+            )
+        elif work.exception() is not None:
+            raise work.exception() or AssertionError
+
+    def _unexpected(self, error: BaseException) -> None:
+        self.cluster.history.aside(f"unexpected: {type(error).__name__}: {error}")
+        self.judge.met["unexpected errors"] += 1
+
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+        end = self.loop.now + seconds
+        while not holds() and self.loop.now < end:  # noqa: ASYNC110  # Time is virtual.
+            await asyncio.sleep(_TICK_S)
