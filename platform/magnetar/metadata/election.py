@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from magnetar.environment.clock import Clock, SystemClock
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.errors import StoreClosed, StoreUnavailable
 from magnetar.metadata.locks import LockTaken, ResourceLock
@@ -20,14 +21,22 @@ _log = get_logger("magnetar.metadata")
 class LeaderElection:
     """Stands for leadership until stopped, and comes back after every defeat.
 
-    `on_change(True)` means: lead, with `epoch`; `on_change(False)`: stop leading now. Both come on the loop.
+    `on_change(True)` means: lead, with `epoch`; `on_change(False)`: stop leading now. Both come on the loop, and
+    may come late; `leading` is never true while another's can be.
     """
 
     def __init__(
-        self, store: MetadataStore, path: str, candidate: bytes, on_change: Callable[[bool], None]
+        self,
+        store: MetadataStore,
+        path: str,
+        candidate: bytes,
+        on_change: Callable[[bool], None],
+        *,
+        clock: Clock | None = None,
     ) -> None:
         """`candidate` is what others read at `path` while this one leads; unique among the candidates."""
         self._store = store
+        self._clock = clock if clock is not None else SystemClock()
         self._path = path
         self._candidate = candidate
         self._on_change = on_change
@@ -39,12 +48,17 @@ class LeaderElection:
 
     @property
     def leading(self) -> bool:
-        return self._lock is not None and self._lock.held
+        """Whether this one leads, and no other can. Ask right before each act that only a leader may do."""
+        return self._elected and self._store.lease_until > self._clock.monotonic()
 
     @property
     def epoch(self) -> int:
         """Of this leadership; 0 while not leading."""
-        return self._lock.epoch if self._lock is not None and self._lock.held else 0
+        return self._lock.epoch if self._lock is not None and self.leading else 0
+
+    @property
+    def _elected(self) -> bool:
+        return self._lock is not None and self._lock.held
 
     async def leader(self) -> bytes | None:
         """What the present leader calls itself; None while there is none."""
@@ -74,7 +88,10 @@ class LeaderElection:
     async def _stand(self) -> None:
         while not self._stopped:
             self._wake.clear()
-            patience_s = None if self.leading else await self._try_once()
+            try:
+                patience_s = None if self._elected else await self._try_once()
+            except StoreClosed:
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
                     await self._wake.wait()

@@ -186,11 +186,18 @@ class ZooKeeperServer:
             if self._process is None or self._process.poll() is not None:
                 break
             # `ruok` answers before the database is there; `srvr` knows its mode only when it serves.
-            if any(line.startswith("Mode:") for line in self._ask("srvr").splitlines()):
+            if self.mode():
                 return
             time.sleep(0.02)
         tail = self.log.read_text(errors="replace")[-2000:]
         raise ProcessFailed(f"ZooKeeper did not get ready on {self.address}; its log ends:\n{tail}")
+
+    def mode(self) -> str:
+        """`standalone`, `leader` or `follower`; empty while it does not serve."""
+        for line in self._ask("srvr").splitlines():
+            if line.startswith("Mode:"):
+                return line.removeprefix("Mode:").strip()
+        return ""
 
     def _ask(self, word: str) -> str:
         """The answer to a four-letter command; empty while there is none."""
