@@ -6,6 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import uvloop
+
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
@@ -28,4 +30,4 @@ async def serve(directory: Path, bookie_id: str) -> None:
 
 if __name__ == "__main__":
     configure("WARNING")
-    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))
+    uvloop.run(serve(Path(sys.argv[1]), sys.argv[2]))
