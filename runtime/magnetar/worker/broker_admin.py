@@ -35,6 +35,9 @@ class BrokerAdmin(Protocol):
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """With its backlog. No error if topic or subscription do not exist."""
 
+    async def delete_topic(self, topic: str) -> None:
+        """With everything in it. No error if it does not exist."""
+
     async def topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of the persistent topics; of partitioned ones, those of the partitions."""
 
@@ -83,6 +86,12 @@ class RestBrokerAdmin:
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         path = f"{_topic_path(topic)}/subscription/{_quoted(subscription)}?force=true"
+        answer = await self._call("DELETE", path)
+        if answer.status >= 300 and answer.status != 404:
+            raise _refused("DELETE", path, answer)
+
+    async def delete_topic(self, topic: str) -> None:
+        path = f"{_topic_path(topic)}?force=true"
         answer = await self._call("DELETE", path)
         if answer.status >= 300 and answer.status != 404:
             raise _refused("DELETE", path, answer)

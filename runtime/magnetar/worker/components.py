@@ -28,6 +28,7 @@ from magnetar.worker.plans import Planner
 from magnetar.worker.registry import Registry
 from magnetar.worker.scheduling import Phase, Wanted
 from magnetar.worker.settings import WorkerSettings
+from magnetar.worker.shelf import Shelf
 from magnetar.worker.status import (
     InstanceMetrics,
     Observed,
@@ -59,7 +60,10 @@ class Components:
         control: InstanceControl,
         admin: BrokerAdmin,
         clock: Clock,
+        shelf: Shelf | None = None,
     ) -> None:
+        """`shelf`: where packages lie for other workers, should one take over."""
+        self._shelf = shelf
         self._settings = settings
         self._registry = registry
         self._packages = packages
@@ -77,8 +81,27 @@ class Components:
             if component.deleting:
                 self._finish_deletion(component)
             else:
+                await self._fetch_package(component)
                 self._apply(component)
         await self._drop_unused_packages()
+
+    async def _fetch_package(self, component: Component) -> None:
+        """What another worker has deployed. Where that fails, the component will say so when it is started."""
+        package = component.package
+        if self._shelf is None or package is None or package.builtin:
+            return
+        try:
+            await self._shelf.fetch(package)
+        except (
+            Exception
+        ) as error:  # Of the worker, the client or the disk: one component must not hold up the others.
+            log.error("package.not_fetched", component=str(component.name), reason=repr(error))
+
+    def halt(self) -> None:
+        """End every process at once: another worker runs them, or will."""
+        for task in self._cleanups:
+            task.cancel()
+        self._supervisor.kill_all()
 
     async def stop(self) -> None:
         """Stop every process. What is deployed stays deployed."""
@@ -205,6 +228,8 @@ class Components:
         """The package, gone again if the block does not come to its end."""
         try:
             async with self._packages.holding(upload) as package:
+                if self._shelf is not None:
+                    await self._shelf.put(package)
                 yield package
         except BaseException:
             await self._drop_unused_packages()
@@ -401,7 +426,8 @@ class Components:
 
     async def _drop_unused_packages(self) -> None:
         try:
-            await self._packages.remove_unused(self._used_packages)
+            elsewhere = self._shelf.remove_unused if self._shelf is not None else None
+            await self._packages.remove_unused(self._used_packages, elsewhere)
         except (WorkerError, OSError) as error:  # They take space, and do no other harm.
             log.error("packages.not_dropped", reason=str(error))
 

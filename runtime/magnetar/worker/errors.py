@@ -2,6 +2,7 @@
 
 BadRequest           400  the configuration or package cannot work: the message names what is wrong
 NotFound             404  no such component (or one of another kind), instance, file
+Elsewhere            307  another worker is on duty: ask that one
 TriggerTimeout       408  a triggered function published no result in time
 PackageTooLarge      413  an upload or download is over the limit
 Conflict             409  the component changed meanwhile: ask again
@@ -24,6 +25,14 @@ class BadRequest(WorkerError):
 
 class NotFound(WorkerError):
     status = 404
+
+
+class Elsewhere(WorkerError):
+    status = 307
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"the function worker on duty is {url}")
+        self.url = url
 
 
 class TriggerTimeout(WorkerError):

@@ -59,11 +59,17 @@ class PackageStore:
             async with self._lock:
                 self._held[package.sha256] -= 1
 
-    async def remove_unused(self, used: Callable[[], Awaitable[Collection[str]]]) -> None:
-        """Remove the packages whose hash is not among `used()` and not held."""
+    async def remove_unused(
+        self,
+        used: Callable[[], Awaitable[Collection[str]]],
+        elsewhere: Callable[[Collection[str]], Awaitable[None]] | None = None,
+    ) -> None:
+        """Remove the packages whose hash is not among `used()` and not held; with `elsewhere` their copies too."""
         async with self._lock:
             keep = frozenset(await used()) | frozenset(self._held.elements())
             await asyncio.to_thread(self._sweep, keep)
+            if elsewhere is not None:
+                await elsewhere(keep)
 
     def begin(self, filename: str) -> Upload:
         """Raises BadRequest: no kind of package is named so."""

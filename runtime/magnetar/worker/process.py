@@ -13,6 +13,7 @@ from pathlib import Path
 
 from magnetar.environment.logs import get_logger
 from magnetar.worker.launching import ExitReport, LaunchEvents, LaunchPlan
+from magnetar.worker.leash import Leash
 from magnetar.worker.log_file import LogFile
 
 EX_CONFIG = 78
@@ -27,8 +28,12 @@ log = get_logger("magnetar.worker.process")
 class ProcessLauncher:
     """Launcher of operating system processes. Belongs to the loop it is used on."""
 
+    def __init__(self, leash: Leash | None = None) -> None:
+        """`leash`: told of each process, so that none outlives the worker's lease."""
+        self._leash = leash
+
     def launch(self, plan: LaunchPlan, events: LaunchEvents) -> ProcessChild:
-        return ProcessChild(plan, events)
+        return ProcessChild(plan, events, self._leash)
 
 
 class ProcessChild:
@@ -38,9 +43,10 @@ class ProcessChild:
     parent's death.
     """
 
-    def __init__(self, plan: LaunchPlan, events: LaunchEvents) -> None:
+    def __init__(self, plan: LaunchPlan, events: LaunchEvents, leash: Leash | None = None) -> None:
         self._plan = plan
         self._events = events
+        self._leash = leash
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_early = False
@@ -76,11 +82,15 @@ class ProcessChild:
             if self._stopped_early:
                 return ExitReport("it was stopped before it began")
             process = self._process = _spawn(self._plan, spec, log_descriptor)
+            if self._leash is not None:
+                self._leash.began(process.pid)
         finally:
             os.close(log_descriptor)
         log.info("process.started", module=self._plan.module, pid=process.pid, log=str(self._plan.log.path))
         await self._ended(process)
         _kill_group(process.pid)  # Whatever it left behind.
+        if self._leash is not None:
+            self._leash.ended(process.pid)
         report = await asyncio.to_thread(_report, process.returncode, self._plan.log)
         log.info("process.ended", module=self._plan.module, pid=process.pid, reason=report.reason)
         return report

@@ -14,6 +14,7 @@ from magnetar.worker.scheduling import (
     Condition,
     Gone,
     Kill,
+    Phase,
     Schedule,
     SchedulingRules,
     Start,
@@ -110,6 +111,19 @@ class Supervisor:
     async def until_gone(self, key: str, timeout_s: float) -> bool:
         """Wait until nothing of a withdrawn component runs. Whether that came to be in time."""
         return await self.until(key, lambda _: key not in self._schedule.components(), timeout_s)
+
+    def kill_all(self) -> None:
+        """End everything at once, and want nothing any more."""
+        for key in self._schedule.components():
+            self.withdraw(key)
+        for launched in list(self._launched.values()):
+            launched.child.kill()
+
+    def restart_failed(self) -> None:
+        """Start at once what waits for its next attempt."""
+        for key in self._schedule.components():
+            if self.condition(key).phase in (Phase.BACKING_OFF, Phase.FAILED):
+                self.restart(key)
 
     async def stop(self) -> None:
         """Stop everything. The schedule sees to it that nothing outlasts its grace."""

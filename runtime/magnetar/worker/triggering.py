@@ -45,7 +45,7 @@ class Trigger:
         config = config_of(component)
         target = _target(input_topics(config), topic)
         output = getattr(config, "output", None)
-        client = await self._connected()
+        client = await self.client()
         producer = await client.create_producer(
             target, producer_name=f"{self._worker_id}-trigger-{component.name}", batching=False
         )
@@ -72,7 +72,8 @@ class Trigger:
         if client is not None:
             await client.close()
 
-    async def _connected(self) -> Client:
+    async def client(self) -> Client:
+        """Connected when it is first needed."""
         if self._client is None:
             module: Any = await asyncio.to_thread(__import__, "magnetar.client", fromlist=["Client"])
             self._client = module.Client(self._service_url)

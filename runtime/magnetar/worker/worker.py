@@ -11,14 +11,17 @@ from magnetar.environment.logs import get_logger
 from magnetar.worker.broker_admin import BrokerAdmin, RestBrokerAdmin
 from magnetar.worker.components import Components
 from magnetar.worker.control import InstanceControl
+from magnetar.worker.duty import Duty
 from magnetar.worker.errors import NotReady
 from magnetar.worker.launching import Launcher
+from magnetar.worker.leash import Leash
 from magnetar.worker.log_file import LogFile
 from magnetar.worker.packages import PackageStore
 from magnetar.worker.plans import Planner
 from magnetar.worker.process import ProcessLauncher
 from magnetar.worker.registry import Registry
 from magnetar.worker.settings import WorkerSettings
+from magnetar.worker.shelf import Shelf
 from magnetar.worker.supervisor import Supervisor
 from magnetar.worker.triggering import Trigger
 from magnetar.worker.uploads import UploadArea
@@ -61,11 +64,14 @@ class Worker:
         self.packages = PackageStore(settings.data_dir / "packages", settings.package_bytes_max)
         self.uploads = UploadArea(settings.data_dir / "uploads", settings.package_bytes_max)
         self._control = control or InstanceControl()
+        self._leash = Leash(metadata, clock, self._lease_sure_again)
         self._supervisor = Supervisor(
-            launcher or ProcessLauncher(), settings.scheduling, clock, self._has_ended
+            launcher or ProcessLauncher(self._leash), settings.scheduling, clock, self._has_ended
         )
         planner = Planner(settings, self.packages, service_url, web_url)
         admin = admin or RestBrokerAdmin(web_url)
+        self.trigger = Trigger(service_url, settings.worker_id)
+        shelf = None if self._leash.endless else Shelf(self.packages, admin, self.trigger.client)
         self._components = Components(
             settings,
             registry=Registry(metadata),
@@ -75,8 +81,15 @@ class Worker:
             control=self._control,
             admin=admin,
             clock=clock,
+            shelf=shelf,
         )
-        self.trigger = Trigger(service_url, settings.worker_id)
+        self._duty = Duty(
+            metadata,
+            settings.worker_id,
+            web_url,
+            begin=self._components.resume,
+            end=self._components.halt,
+        )
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -101,16 +114,18 @@ class Worker:
 
     @property
     def components(self) -> Components:
-        """Raises NotReady before the worker has started and after it has stopped."""
+        """Raises NotReady before the worker has started and after it has stopped; Elsewhere while another is on duty."""
         if self._watch is None:
             raise NotReady("the function worker is not running")
+        self._duty.check()
         return self._components
 
     async def start(self) -> None:
-        """Bring back what is deployed, and accept requests."""
+        """Accept requests, and bring back what is deployed, unless another worker does: then stand by."""
         await asyncio.to_thread(self.packages.prepare)
         await asyncio.to_thread(self.uploads.prepare)
-        await self._components.resume()
+        self._leash.start()
+        await self._duty.start()
         self._watch = asyncio.get_running_loop().create_task(self._watch_over())
         log.info("worker.started", worker_id=self.settings.worker_id)
 
@@ -121,8 +136,15 @@ class Worker:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
         await self._components.stop()
+        await self._duty.stop()
+        await self._leash.stop()
         await self.trigger.close()
         log.info("worker.stopped", worker_id=self.settings.worker_id)
+
+    def _lease_sure_again(self) -> None:
+        """Processes ended with the lease; nobody has taken over meanwhile, or we would have been told."""
+        if self._duty.on_duty:
+            self._supervisor.restart_failed()
 
     def _has_ended(self, key: str) -> None:
         self._components.has_ended(key)

@@ -125,6 +125,10 @@ class FakeAdmin:
         self._maybe_refuse()
         self.deleted_subscriptions.append((topic, subscription))
 
+    async def delete_topic(self, topic: str) -> None:
+        self._maybe_refuse()
+        self.existing_topics.remove(topic)
+
     async def topics(self, tenant: str, namespace: str) -> list[str]:
         return self.existing_topics
 

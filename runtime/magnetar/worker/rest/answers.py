@@ -9,7 +9,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from magnetar.environment.logs import get_logger
-from magnetar.worker.errors import WorkerError
+from magnetar.worker.errors import Elsewhere, WorkerError
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Any]]
 
@@ -36,6 +36,10 @@ def refusal(request: Request, error: Exception) -> Response:
     from magnetar.metadata.errors import StoreUnavailable
     from magnetar.security.errors import Forbidden
 
+    if isinstance(error, Elsewhere):
+        query = f"?{request.url.query}" if request.url.query else ""
+        location = f"{error.url.rstrip('/')}{request.url.path}{query}"
+        return JSONResponse({"reason": str(error)}, error.status, {"Location": location})
     if isinstance(error, WorkerError):
         status = error.status
     elif isinstance(error, Forbidden):
