@@ -17,7 +17,7 @@ from typing import TypeVar
 from magnetar.bookie.answers import Answers
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directory import Cookie
-from magnetar.bookie.door import Door, WaitingAdd
+from magnetar.bookie.door import Entrance, WaitingAdd
 from magnetar.bookie.errors import BookieNotRunning
 from magnetar.bookie.index_rebuild import IndexRebuild
 from magnetar.bookie.lac_waits import LacWaits
@@ -104,6 +104,7 @@ class Bookie:
         self.limbo = Limbo()
         """What may be lost. Replaced as a whole."""
         self._fences_are_back = False
+        self._background_reads = asyncio.Semaphore(1)
 
     # Starting and stopping.
 
@@ -135,12 +136,6 @@ class Bookie:
             self._cache, self._read_cache, running.storage, self._read_threads, self._index_rebuild.request
         )
         self._answers = Answers(self._table, self._reader, self._lac_waits, self._doubts)
-        self._door = Door(
-            wait_s=settings.add_wait_s,
-            max_bytes=settings.waiting_adds_bytes,
-            has_room=self._find_room,
-            admit=self._admit_waiting,
-        )
         self._checkpointer = Checkpointer(
             self._cache,
             self._table,
@@ -154,7 +149,11 @@ class Bookie:
             on_index_unusable=self._index_rebuild.request,
             on_failure=self._on_disk_failure,
         )
-        self._journal.on_acknowledged = self._let_in
+        self._entrance = Entrance(
+            settings, self._cache, self._journal, self._checkpointer.begin, self._admit_waiting
+        )
+        self._door, self._back_door = self._entrance.front, self._entrance.back
+        self._journal.on_acknowledged = self._entrance.let_in
         self.limbo, self._fences_are_back = running.limbo, False
         self._mode.total_bytes = running.total_bytes
         self._mode.set("limbo", running.limbo.reason)
@@ -200,7 +199,7 @@ class Bookie:
         self._lac_waits.wake_all()
         if self._space_timer is not None:
             self._space_timer.cancel()
-        self._door.close()
+        self._entrance.close()
         await self._journal.stop()
         flushed = await self._last_checkpoint()
         self._checkpointer.stop()
@@ -253,23 +252,18 @@ class Bookie:
             return
         entry = stored_form(parts)
         size = sum(map(len, entry))
-        if not self._door and self._find_room(size):
+        if flags and flags & AddFlags.BACKGROUND:
+            if not self._back_door and self._entrance.has_spare_room(size):
+                self._admit(ledger_id, entry_id, entry, size, flags, master_key, done)
+            else:
+                self._back_door.wait(WaitingAdd(ledger_id, entry_id, entry, size, flags, master_key, done))
+        elif not self._door and self._entrance.has_room(size):
             self._admit(ledger_id, entry_id, entry, size, flags, master_key, done)
         else:
             self._door.wait(WaitingAdd(ledger_id, entry_id, entry, size, flags, master_key, done))
 
-    def _find_room(self, size: int) -> bool:
-        """Whether an entry may come in; a full half of the cache is sent off to be flushed, if the other is free."""
-        if self._journal.pending_bytes >= self.settings.journal_pending_bytes:
-            return False
-        return self._cache.has_room(size) or (self._checkpointer.begin() and self._cache.has_room(size))
-
-    def _let_in(self) -> None:
-        if self._door:
-            self._door.let_in()
-
     def _on_checkpoint(self) -> None:
-        self._let_in()
+        self._entrance.let_in()
         if self._serving:
             self._check_space(self._checkpointer.free_bytes)
             if self.on_checkpoint is not None:
@@ -410,7 +404,12 @@ class Bookie:
         if not self._serving:
             return BookieStatus.UNREACHABLE, []
         self.reads += 1
-        return await self._answers.run(ledger_id, first, count, max_bytes)
+        if not background:
+            return await self._answers.run(ledger_id, first, count, max_bytes)
+        async with self._background_reads:  # They take one thread of several, and never the last.
+            if not self._serving:
+                return BookieStatus.UNREACHABLE, []
+            return await self._answers.run(ledger_id, first, count, max_bytes)
 
     async def read_lac(self, ledger_id: int, *, fence: bool = False, master_key: bytes = b"") -> LacRead:
         if not self._serving:
@@ -666,6 +665,7 @@ class Bookie:
         yield counter("bookkeeper_server_READ_ENTRY_count", self.reads, labels)
         yield counter("bookie_WRITE_BYTES", self.add_bytes, labels)
         yield gauge("bookie_adds_waiting", len(self._door), labels)
+        yield gauge("bookie_background_adds_waiting", len(self._back_door), labels)
         yield counter("bookie_adds_refused_count", self._door.refused, labels)
         yield gauge("bookie_read_cache_size", self._read_cache.bytes, labels)
         yield counter("bookie_read_cache_hits_count", self._read_cache.hits, labels)

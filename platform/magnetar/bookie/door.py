@@ -1,4 +1,7 @@
-"""Where adds wait while write cache and journal are full: in order, for a bounded time, in bounded memory."""
+"""Where adds wait while write cache and journal are full: in order, for a bounded time, in bounded memory.
+
+Those that nobody waits for have a door of their own, behind which there is less room.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from magnetar.bookie.write_cache import Parts
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.write_cache import Parts, WriteCache
 from magnetar.protocol.bookie import AddDone, AddFlags, BookieStatus
 
 
@@ -82,3 +87,53 @@ class Door:
             self._pop().done(BookieStatus.TOO_MANY_REQUESTS)
         if self._waiting:
             self._timer = self._loop.call_at(self._waiting[0][0], self._expire)
+
+
+class Entrance:
+    """Both doors, and what room there is behind them. Belongs to the loop."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        cache: WriteCache,
+        journal: Journal,
+        begin_flush: Callable[[], bool],
+        admit: Callable[[WaitingAdd], None],
+    ) -> None:
+        """`begin_flush` empties the active half of the cache, unless the other is still being flushed."""
+        self._cache = cache
+        self._journal = journal
+        self._begin_flush = begin_flush
+        self._pending_max = settings.journal_pending_bytes
+        self.front, self.back = (
+            Door(
+                wait_s=settings.add_wait_s,
+                max_bytes=settings.waiting_adds_bytes,
+                has_room=has_room,
+                admit=admit,
+            )
+            for has_room in (self.has_room, self.has_spare_room)
+        )
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry may come in; a full half of the cache is sent off to be flushed, if the other is free."""
+        if self._journal.pending_bytes >= self._pending_max:
+            return False
+        return self._cache.has_room(size) or (self._begin_flush() and self._cache.has_room(size))
+
+    def has_spare_room(self, size: int) -> bool:
+        """Room for an entry that nobody waits for: nobody else waits, and those who come next will not have to."""
+        if self.front or self._journal.pending_bytes > self._pending_max // 8:
+            return False
+        return not self._cache.is_pressed and self.has_room(size)
+
+    def let_in(self) -> None:
+        """There may be room."""
+        if self.front:
+            self.front.let_in()
+        if self.back:
+            self.back.let_in()
+
+    def close(self) -> None:
+        self.front.close()
+        self.back.close()

@@ -60,6 +60,11 @@ class WriteCache:
         active = self.active
         return active.bytes + size <= self._half_bytes or not active.count
 
+    @property
+    def is_pressed(self) -> bool:
+        """Whether the active half fills up while the other is still being flushed."""
+        return self.flushing is not None and self.active.bytes > self._half_bytes // 2
+
     def put(self, ledger_id: int, entry_id: int, parts: Parts, size: int) -> None:
         """Keep an entry. The same entry again replaces the first."""
         half = self.active
