@@ -6,8 +6,10 @@ behind it:
 
     write path   journal.py (group commit) and write_cache.py, then storage.py: entry_log.py, index.py, ledger_table.py
     read path    write_cache.py, read_cache.py, storage.py
-    start        directory.py, storage.py, journal_replay.py
-    upkeep       garbage.py
+    start        opening.py: directory.py, storage.py, journal_replay.py
+    upkeep       garbage.py, scrub.py, space.py, index_rebuild.py
+    lost data    limbo.py, integrity.py
+    operators    format.py, sanity.py, registration.py
 
 The event loop owns all state of ledgers and caches; threads only move bytes: one writes the journal, one writes
 storage, a few read.
