@@ -5,8 +5,9 @@ One elected auditor (`auditor.py`) watches the bookies and marks the ledgers of 
 `verdicts.py` (which copies of a fragment are bad), `copy_plan.py` (what goes where), `repair_schedule.py`
 (whose turn it is). The shells around them: `checker.py`, `copier.py`, `repair.py`.
 
-May import `ledger`, `metadata`, `protocol`, `metrics` and `environment`. Start reading at `autorecovery.py`;
-what operators call is in `operations.py` and `decommission.py`.
+May import `ledger`, `bookie` (for what a bookie that mends itself is told, `bookie_peers.py`), `metadata`,
+`protocol`, `metrics` and `environment`. Start reading at `autorecovery.py`; what operators call is in
+`operations.py` and `decommission.py`.
 """
 
 from __future__ import annotations

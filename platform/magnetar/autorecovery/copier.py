@@ -24,6 +24,8 @@ FLAGS = AddFlags.RECOVERY | AddFlags.HIGH_PRIORITY | AddFlags.BACKGROUND
 READS_AT_ONCE_MAX = 64
 REFUSALS_MAX = 5
 REFUSED_PAUSE_S = 0.2
+BUSY = (BookieStatus.TOO_MANY_REQUESTS, BookieStatus.TIMEOUT)
+"""What a busy bookie answers to those who come behind all others. Adding once more does no harm."""
 
 
 @dataclass(slots=True)
@@ -170,10 +172,9 @@ class Copier:
             if not failed:
                 break
             todo = [each for each, _ in failed]
-            worst = next((st for _, st in failed if st is not BookieStatus.TOO_MANY_REQUESTS), None)
+            worst = next((st for _, st in failed if st not in BUSY), None)
             if worst is not None or attempt == REFUSALS_MAX - 1:
-                status = worst or BookieStatus.TOO_MANY_REQUESTS
-                raise CopyFailed(ledger_id, todo[0][0], bookie, status)
+                raise CopyFailed(ledger_id, todo[0][0], bookie, worst or failed[0][1])
             await self._pause(REFUSED_PAUSE_S * 2**attempt)
         size = sum(len(stored) for _, stored in entries)
         self._counts.entries += len(entries)

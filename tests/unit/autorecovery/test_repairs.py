@@ -8,6 +8,7 @@ from dataclasses import replace
 from magnetar.autorecovery.autorecovery import Autorecovery
 from magnetar.autorecovery.records import RepairReports
 from magnetar.ledger.errors import LedgerFenced, ReadFailed
+from magnetar.protocol.bookie import BookieStatus
 from tests.unit.autorecovery.cluster import SETTINGS, Cluster, until, write
 
 
@@ -337,6 +338,108 @@ def test_the_mark_of_a_deleted_ledger_goes() -> None:
         await cluster.marks.mark(77, ["a"])
         daemon.start()
         await until(lambda: no_marks(cluster))
+        await daemon.stop()
+
+    Cluster(3).run(story)
+
+
+def test_a_damaged_source_is_passed_over() -> None:
+    """Entry 10 is wrong on one of the two that are left: neither first nor last, nobody has noticed before."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 3)
+        await write(writer, 20)
+        await writer.close()
+        a, b, c = writer.metadata.segments[0].ensemble
+        right = dict(cluster.bookies[c].ledgers[writer.ledger_id].entries)
+        for name, entry in ((b, 10), (c, 12)):
+            torn = bytearray(right[entry])
+            torn[-1] ^= 1
+            cluster.bookies[name].ledgers[writer.ledger_id].entries[entry] = bytes(torn)
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill(a)
+        await until(lambda: marked(daemon))
+        await until(lambda: no_marks(cluster))
+        (new,) = set((await client.metadata_of(writer.ledger_id)).segments[0].ensemble) - {b, c}
+        assert cluster.bookies[new].ledgers[writer.ledger_id].entries == right
+        await daemon.stop()
+
+    Cluster(4).run(story)
+
+
+def test_a_bookie_that_does_not_take_its_own_entries_is_replaced() -> None:
+    """Its disk fails where they lie; the rest it can still give."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(2, 2, 2)
+        await write(writer, 20)
+        await writer.close()
+        failing, good = writer.metadata.segments[0].ensemble
+        del cluster.bookies[failing].ledgers[writer.ledger_id].entries[19]
+        cluster.bookies[failing].add = lambda *_: BookieStatus.IO_ERROR  # type: ignore[method-assign]
+        await cluster.marks.mark(writer.ledger_id, [failing])
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await until(lambda: no_marks(cluster))
+        ensemble = (await client.metadata_of(writer.ledger_id)).segments[0].ensemble
+        assert good in ensemble
+        assert failing not in ensemble
+        for name in ensemble:
+            assert cluster.holds_all(writer.ledger_id, name, 20)
+        await daemon.stop()
+
+    Cluster(3).run(story)
+
+
+def test_the_only_copy_found_damaged_while_copying_is_reported() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(2, 2, 2)
+        await write(writer, 20)
+        await writer.close()
+        lost, left = writer.metadata.segments[0].ensemble
+        torn = bytearray(cluster.bookies[left].ledgers[writer.ledger_id].entries[7])
+        torn[40] ^= 1
+        cluster.bookies[left].ledgers[writer.ledger_id].entries[7] = bytes(torn)
+        daemon, store = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill(lost)
+        reports = RepairReports(store)
+        await until(lambda: reported(reports))
+        (report,) = await reports.list()
+        assert report.lost[0].entries == ((7, 7),)
+        assert lost in (await client.metadata_of(writer.ledger_id)).segments[0].ensemble
+        await daemon.stop()
+
+    Cluster(3).run(story)
+
+
+def test_an_open_ledger_marked_for_slowness_keeps_its_mark_and_its_writer() -> None:
+    """Its bookies are all there: nobody is fenced. What lacks is copied once it is closed."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 2)
+        await write(writer, 10)
+        await asyncio.sleep(1)
+        slow = writer.metadata.segments[0].ensemble[1]
+        for entry in (8, 9):
+            del cluster.bookies[slow].ledgers[writer.ledger_id].entries[entry]
+        await cluster.marks.mark(writer.ledger_id, [slow])
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(60)
+        assert await cluster.marks.ids() == [writer.ledger_id]
+        await write(writer, 5)
+        await asyncio.sleep(1)
+        await writer.close()
+        await until(lambda: no_marks(cluster))
+        assert sorted(cluster.bookies[slow].ledgers[writer.ledger_id].entries) == list(range(15))
         await daemon.stop()
 
     Cluster(3).run(story)
