@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,6 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def scenario(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scenario]:
     """A topic of the test's own, under load."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:60]
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[-60:].strip("-")
     with Scenario.start(cluster, tmp_path, name) as scenario:
         yield scenario

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.metadata.opening import open_store
+from magnetar.protocol.bookie import COOKIES_PATH
 from magnetar.testing.admin_calls import call, topic_path
 from magnetar.testing.chaos_load import Load, Plan, read_all
 from magnetar.testing.cluster import Cluster, RoleNode, eventually
@@ -149,6 +151,19 @@ class Scenario:
             if any(bookie.bookie_id in segment.ensemble for segment in ledger.segments)
             and (ledger.closed or not closed_only)
         ]
+
+    def sequence_of(self, bookie: RoleNode) -> int:
+        """How far it has come, as the cluster knows it."""
+
+        async def ask() -> int:
+            store = await open_store(self.cluster.metadata_store_direct)
+            try:
+                cookie = await store.get(f"{COOKIES_PATH}/{bookie.bookie_id}")
+                return int(json.loads(cookie.value)["sequence"]) if cookie is not None else 0
+            finally:
+                await store.close()
+
+        return asyncio.run(ask())
 
     def eventually(self, what: str, condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -> None:
         eventually(what, condition, within_s=within_s, every_s=0.5)
