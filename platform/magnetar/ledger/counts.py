@@ -11,6 +11,7 @@ class Counts:
 
     created: int = 0
     appends: int = 0
+    """Confirmed."""
     refused: int = 0
     """Appends, for want of room."""
     failed: int = 0

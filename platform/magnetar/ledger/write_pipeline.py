@@ -150,13 +150,6 @@ class WritePipeline(Generic[Done]):
         """Whether any entry is lost."""
         return any(map(self.is_lost, self._pending))
 
-    def slots_without(self, add: PendingAdd[Done]) -> Iterator[tuple[int, bool]]:
-        """The slots that have not acknowledged an entry, and whether they have failed to; the others may still."""
-        for slot in self.write_slots(add.entry_id):
-            bit = 1 << slot
-            if not add.acked & bit:
-                yield slot, bool(add.failed & bit)
-
     # Changes of the ensemble.
 
     def begin_change(self) -> int:

@@ -144,7 +144,6 @@ class LedgerWriter:
         if not self._supervision.running:
             self._supervision.start()
         budget.pending_bytes += size
-        self._counts.appends += 1
         add = pipeline.push(size, done)
         entry_id = add.entry_id
         self._lac_told = last_confirmed = pipeline.last_confirmed
@@ -211,13 +210,16 @@ class LedgerWriter:
 
     def _confirm(self) -> None:
         pipeline = self._pipeline
-        confirmed_length, write_quorum = pipeline.confirmed_length, pipeline.write_quorum
-        for add in pipeline.take_confirmed():
+        before, write_quorum = pipeline.confirmed_length, pipeline.write_quorum
+        confirmed = pipeline.take_confirmed()
+        if not confirmed:
+            return
+        self._budget.pending_bytes -= pipeline.confirmed_length - before
+        self._counts.appends += len(confirmed)
+        for add in confirmed:
             if add.acks < write_quorum:
                 self._confirmed_short(add)
             self._tell(add, None)
-        budget = self._budget
-        budget.pending_bytes -= pipeline.confirmed_length - confirmed_length
         if self._supervision.waiting:
             self._supervision.made_room()
         if self._tail_readers:
@@ -225,13 +227,17 @@ class LedgerWriter:
 
     def _confirmed_short(self, add: PendingAdd[AppendDone]) -> None:
         """An entry is confirmed though not all of its copies are there."""
-        for slot, failed in self._pipeline.slots_without(add):
+        acked, failed, size = add.acked, add.failed, add.size
+        for slot in self._pipeline.write_slots(add.entry_id):
+            bit = 1 << slot
+            if acked & bit:
+                continue
             member = self._members[slot]
-            if failed:
+            if failed & bit:
                 self._give_up_copy(add.entry_id, member)
             else:
-                member.lagging_bytes += add.size
-                member.lag.lagging_bytes += add.size
+                member.lagging_bytes += size
+                member.lag.lagging_bytes += size
 
     def _give_up_copy(self, entry_id: int, member: Member) -> None:
         """A copy that the metadata promise will not come: have autorecovery make it."""
