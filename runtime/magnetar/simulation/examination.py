@@ -162,7 +162,9 @@ class Examination:
 
     async def _judge_bytes(self, judge: SimulatedClient, ledger_id: int) -> None:
         """I17: each replica gives back the same bytes, however often they were moved about."""
-        metadata = self._world.judge.metadata[ledger_id]
+        metadata = self._world.judge.metadata.get(ledger_id)
+        if metadata is None:  # Trimmed a moment ago.
+            return
         acked = sorted(self._world.judge.acked.get(ledger_id, {}).items())
         for entry_id, payload in acked[:: max(1, len(acked) // 12)]:
             for bookie in metadata.fragment_of(entry_id).write_set(entry_id):

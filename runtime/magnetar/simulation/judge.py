@@ -297,6 +297,9 @@ class Judge:
         metadata = self.metadata.get(ledger_id)
         named = metadata is not None and any(bookie in segment.ensemble for segment in metadata.segments)
         self.expect("I16", not named, f"{bookie} has forgotten ledger {ledger_id}, of which it is a bookie")
+        if metadata is None:  # Nobody will ever read it: its fence may go, too.
+            self.fenced.pop((bookie, ledger_id), None)
+            self.bookie_has.get(bookie, {}).pop(ledger_id, None)
 
     def file_removed(self, bookie: str, name: str, mark_segment: int | None) -> None:
         """A file of a bookie's disk goes: no journal that a restart would need."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from magnetar.simulation.bookie_node import BookieNode
+from magnetar.simulation.cluster import Weather
 from magnetar.simulation.process_loop import Process, ProcessDied, inside
 
 if TYPE_CHECKING:
@@ -48,9 +49,28 @@ class Troubles:
 
     async def go_on(self) -> None:
         """For a while one thing happens after the other."""
-        while self.count < self._most:
+        while self.count < self._most and not self.over:
             await asyncio.sleep(self._world.dice.random() * self._world.dice.choice((0.2, 1.0, 2.0)))
             await self.one()
+
+    def end(self) -> None:
+        """All is well again, save what is lost for good."""
+        cluster = self._world.cluster
+        self.over = True
+        self._world.told("all is well again")
+        cluster.cut = set()
+        cluster.store_down = False
+        cluster.weather = Weather(delay_s=0.001)
+        for node in cluster.nodes.values():
+            node.disk.fail_syncs = 0
+            node.disk.slow_until = 0.0
+            node.disk.capacity = 1 << 40
+            if node.process is not None:
+                node.process.resume()
+            elif not node.disk.gone:
+                node.start()
+        for client in self._world.clients:
+            client.process.resume()
 
     async def one(self) -> None:
         self.count += 1
