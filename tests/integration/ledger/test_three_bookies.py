@@ -20,6 +20,7 @@ from magnetar.ledger.errors import LedgerError, LedgerFenced
 from magnetar.ledger.provider import MetadataBookieProvider
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger import EARLIEST, ManagedLedger, ManagedLedgerConfig, Position
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
@@ -55,6 +56,10 @@ class BookieProcess:
         record = {"version": 1, "address": f"127.0.0.1:{port}", "incarnation": str(self._process.pid)}
         await self._store.put(f"{AVAILABLE_PATH}/{self.bookie_id}", json.dumps(record).encode())
 
+    async def send(self, what: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(what)
+
     async def end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)
@@ -77,7 +82,7 @@ class Cluster:
         self.bookies[bookie_id] = bookie
         await bookie.start()
 
-    def client(self) -> LedgerClient:
+    def client(self, settings: LedgerClientSettings | None = None) -> LedgerClient:
         store = self.metadata.connect()
         provider = MetadataBookieProvider(
             store, settings=BookieClientSettings(request_timeout_s=5, backoff_max_s=0.2)
@@ -88,7 +93,7 @@ class Cluster:
             provider,
             clock=SystemClock(),
             random=random.Random(),
-            settings=LedgerClientSettings(ensemble_retry_s=0.2, quarantine_s=1),
+            settings=settings or LedgerClientSettings(ensemble_retry_s=0.2, quarantine_s=1),
         )
 
     def owner(self) -> ManagedLedgerFactory:
@@ -290,3 +295,57 @@ async def reached(load: LogLoad, number: int) -> None:
 
 async def deposed(load: LogLoad) -> None:
     await until(lambda: bool(load.errors))
+
+
+async def test_a_hung_bookie_is_replaced_and_what_it_lacks_is_marked(cluster: Cluster) -> None:
+    """Stopped, not killed: its connection stays, and takes what is sent to it until the kernel is full."""
+    await cluster.add_bookie("spare")
+    client = cluster.client(LedgerClientSettings(replica_lag_s=1.5, unacknowledged_bytes=4 << 20))
+    writer = await client.create(3, 3, 2)
+    load = Load(writer)
+    await until(lambda: load.acked > 300)
+    victim = writer.metadata.segments[0].ensemble[0]
+    await cluster.bookies[victim].send(signal.SIGSTOP)
+    budget = client.surroundings.budget
+    most = 0
+    while len(writer.metadata.segments) == 1:
+        await asyncio.sleep(0.01)
+        most = max(most, budget.lagging_bytes)
+    assert most < 8 << 20
+    assert victim not in writer.metadata.segments[-1].ensemble
+    reached = load.acked
+    await until(lambda: load.acked > reached + 300)
+    acked = await load.stop()
+    assert not load.errors
+    assert await writer.close() == acked - 1
+    marks = UnderreplicatedLedgers(cluster.metadata.connect())
+    await until(lambda: client.surroundings.marks.marked > 0)
+    (mark,) = await marks.list()
+    assert victim in mark.missing
+
+    await cluster.bookies[victim].send(signal.SIGCONT)
+    report = await cluster.client().verify(writer.ledger_id)
+    assert not report.lost
+    assert {fault.bookie for fault in report.faults} <= {victim}, (
+        "only it may lack something, and that is marked"
+    )
+    assert report.length == writer.metadata.length
+    reader = await cluster.client().open(writer.ledger_id, recover=False)
+    assert await read_all(reader) == payloads(acked)
+
+
+async def test_a_tail_reader_follows_a_writer_over_tcp(cluster: Cluster) -> None:
+    writer = await cluster.client(LedgerClientSettings(explicit_lac_s=0.1)).create(3, 2, 2)
+    reader = await cluster.client().open(writer.ledger_id, recover=False)
+    load = Load(writer)
+    seen = -1
+    while seen < 500:
+        seen = await reader.wait_for(seen, 10)
+    acked = await load.stop()
+    while seen < acked - 1:
+        seen = await reader.wait_for(seen, 10)
+    assert await read_all(reader) == payloads(acked)
+    waiting = asyncio.create_task(reader.wait_for(seen, 60))
+    await writer.close()
+    assert await waiting == acked - 1
+    assert reader.closed
