@@ -69,6 +69,8 @@ class LedgerTable:
     def __init__(self) -> None:
         self._ledgers: dict[int, LedgerState] = {}
         self._changed: dict[int, None] = {}
+        self._keys: dict[bytes, bytes] = {}
+        """Most ledgers have the same master key: one object for all of them."""
         self.get = self._ledgers.get
 
     def __len__(self) -> int:
@@ -86,14 +88,18 @@ class LedgerTable:
 
     def register(self, ledger_id: int, master_key: bytes) -> LedgerState:
         """A ledger never seen before: this bookie holds nothing else of it."""
-        state = self._ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        state = self._ledgers[ledger_id] = LedgerState(ledger_id, self._shared(master_key))
         state.tail_known = True
         self._changed[ledger_id] = None
         return state
 
     def load(self, state: LedgerState) -> None:
         """A ledger as the file has it."""
+        state.master_key = self._shared(state.master_key)
         self._ledgers[state.ledger_id] = state
+
+    def _shared(self, master_key: bytes) -> bytes:
+        return self._keys.setdefault(master_key, master_key)
 
     def changed(self, state: LedgerState) -> None:
         """What is kept on disk of this ledger differs from the file now."""
