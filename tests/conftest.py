@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from magnetar.testing.etcd import EtcdServer
 from magnetar.testing.zookeeper import ZooKeeperServer
 
 
@@ -28,3 +29,23 @@ def fresh_zookeeper_url(zookeeper_server: ZooKeeperServer) -> Callable[[], str]:
 def zookeeper_url(fresh_zookeeper_url: Callable[[], str]) -> str:
     """One such URL."""
     return fresh_zookeeper_url()
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """A real etcd for the whole run. Do not stop it: a test that wants to makes its own."""
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fresh_etcd_url(etcd_server: EtcdServer) -> Callable[[], str]:
+    """Makes metadata URLs, each with an empty chroot of its own on the shared server."""
+    numbers = itertools.count()
+    return lambda: f"etcd:{etcd_server.address}/test-{next(numbers)}"
+
+
+@pytest.fixture
+def etcd_url(fresh_etcd_url: Callable[[], str]) -> str:
+    """One such URL."""
+    return fresh_etcd_url()

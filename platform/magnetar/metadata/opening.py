@@ -12,11 +12,11 @@ async def open_store(url: str) -> MetadataStore:
     """Open the store that `url` names.
 
     `memory:` (a new one), `memory:NAME` (shared within this process), `rocksdb:/path`,
-    `zk:host:port,host:port/chroot`.
+    `zk:host:port,host:port/chroot`, `etcd:host:port,host:port/chroot`.
 
     Raises:
         StoreRefused: a store that cannot be opened, a library that is missing, or an address that is none.
-        StoreUnavailable: a ZooKeeper that does not answer.
+        StoreUnavailable: a ZooKeeper or an etcd that does not answer.
     """
     kind, colon, address = url.partition(":")
     if kind == "memory" and colon:
@@ -38,6 +38,10 @@ async def open_store(url: str) -> MetadataStore:
             ) from error
 
         return await ZooKeeperStore.open(address.removeprefix("//"))
+    if kind == "etcd" and address.removeprefix("//"):
+        from magnetar.metadata.etcd import EtcdStore
+
+        return await EtcdStore.open(address.removeprefix("//"))
     raise StoreRefused(
-        f"cannot tell what metadata store {url!r} is; write rocksdb:/path/to/directory or zk:host:2181"
+        f"cannot tell what metadata store {url!r} is; write rocksdb:/path/to/directory, zk:host:2181 or etcd:host:2379"
     )

@@ -1,4 +1,4 @@
-"""What every metadata store promises, asked of all three: memory, RocksDB and a real ZooKeeper."""
+"""What every metadata store promises, asked of all four: memory, RocksDB, a real ZooKeeper and a real etcd."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ class Backend:
 
 
 ZOOKEEPER = pytest.param("zookeeper", marks=[pytest.mark.integration, pytest.mark.zookeeper])
+ETCD = pytest.param("etcd", marks=[pytest.mark.integration, pytest.mark.etcd])
 
 
-@pytest.fixture(params=["memory", "rocksdb", ZOOKEEPER])
+@pytest.fixture(params=["memory", "rocksdb", ZOOKEEPER, ETCD])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     if request.param == "memory":
         backend = Backend(f"memory:{tmp_path}", True)
     elif request.param == "rocksdb":
         backend = Backend(f"rocksdb:{tmp_path / 'metadata'}", False)
     else:
-        backend = Backend(request.getfixturevalue("zookeeper_url"), True)
+        backend = Backend(request.getfixturevalue(f"{request.param}_url"), True)
     yield backend
     await backend.close()
 

@@ -177,7 +177,7 @@ async def test_a_senseless_address_is_said_so() -> None:
     with pytest.raises(StoreRefused, match="bad ZooKeeper address"):
         await open_store("zk:127.0.0.1:2181?session_timeout_s=soon")
     with pytest.raises(StoreRefused, match="cannot tell"):
-        await open_store("etcd://localhost")
+        await open_store("mysql://localhost")
 
 
 async def test_a_lock_held_by_another_session_is_refused(

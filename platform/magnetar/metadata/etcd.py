@@ -1,0 +1,398 @@
+"""Metadata in etcd, for a cluster.
+
+Every operation is one transaction, or a read and a transaction that compares what was read; a comparison that
+fails brings along what is there now. Reads are asked again until the time-out; writes never are, because a write
+whose answer is lost may have happened: the caller hears StoreUnavailable and has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+from magnetar.environment.clock import Clock, SystemClock
+from magnetar.metadata import etcd_pb2 as pb
+from magnetar.metadata.errors import (
+    AlreadyExists,
+    BadVersion,
+    InvalidPath,
+    NotEmpty,
+    NotFound,
+    SessionExpired,
+    StoreClosed,
+    StoreRefused,
+    StoreUnavailable,
+    ValueTooLarge,
+)
+from magnetar.metadata.etcd_connection import EtcdConnection
+from magnetar.metadata.etcd_keys import Keys, decode_stamped, encode_stamped
+from magnetar.metadata.etcd_session import EtcdSession
+from magnetar.metadata.etcd_watch import EtcdWatch
+from magnetar.metadata.paths import check_path, parent, with_ancestors
+from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
+    VALUE_BYTES_MAX,
+    Listener,
+    SessionListener,
+    Versioned,
+    Watch,
+)
+from magnetar.metadata.watches import SessionListeners
+
+SESSION_TIMEOUT_S = 10.0
+_PATIENCE = 1 / 2
+"""The share of a session's time-out that one call may take, so that a read is asked of two servers at least."""
+_RETRY_S = 0.05
+
+_EQUAL, _GREATER = pb.Compare.EQUAL, pb.Compare.GREATER
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """The counter of a folder as it was read: the number it gives, and the revision that wrote it."""
+
+    key: bytes
+    number: int
+    changed: int
+
+
+class _CounterMoved(Exception):
+    """Another session has taken the number."""
+
+
+class EtcdStore:
+    """One session with an etcd cluster."""
+
+    def __init__(self, servers: Sequence[str], chroot: str, timeout_s: float, clock: Clock) -> None:
+        """Use `open`."""
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._keys = Keys(chroot)
+        self._connection = EtcdConnection(servers)
+        self._listeners = SessionListeners()
+        self._session = EtcdSession(self._connection, timeout_s, clock, self._listeners.tell)
+        self._watches: set[EtcdWatch] = set()
+        self._numbering = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, address: str, *, clock: Clock | None = None) -> EtcdStore:
+        """Connect.
+
+        Args:
+            address: `host:port,host:port/chroot?session_timeout_s=10`.
+        Raises:
+            StoreUnavailable: no server answered within a session time-out.
+            StoreRefused: the address is malformed.
+        """
+        place, _, query = address.partition("?")
+        hosts, slash, chroot = place.partition("/")
+        servers = [server for server in hosts.split(",") if server]
+        try:
+            timeout_s = float(parse_qs(query).get("session_timeout_s", [str(SESSION_TIMEOUT_S)])[0])
+            if not servers or timeout_s <= 0:
+                raise ValueError("it names no server" if not servers else "a session must last some time")
+            check_path(slash + chroot or "/")
+        except ValueError as error:
+            raise StoreRefused(f"bad etcd address {address!r}: {error}") from error
+        store = cls(servers, slash + chroot, timeout_s, clock if clock is not None else SystemClock())
+        try:
+            await store._again(store._make_root)
+            await store._again(store._session.start)
+        except BaseException as error:
+            await store.close()
+            if isinstance(error, StoreUnavailable):
+                raise StoreUnavailable(
+                    f"no etcd at {hosts} answered within {timeout_s:g} s; check that it runs ({error})"
+                ) from error
+            raise
+        return store
+
+    @property
+    def session_id(self) -> str:
+        return self._session.name
+
+    @property
+    def lease_until(self) -> float:
+        return self._session.lease.until
+
+    async def get(self, path: str) -> Versioned | None:
+        node, child = self._keys.node(check_path(path)), self._keys.child(path)
+        txn = pb.TxnRequest(success=[_range(node), _range(child)])
+        found, placed = (response.response_range.kvs for response in (await self._read(txn)).responses)
+        if not found:
+            return None
+        modified_ms, value = decode_stamped(node, found[0].value)
+        created_ms = decode_stamped(child, placed[0].value)[0] if placed else modified_ms
+        lease = found[0].lease
+        return Versioned(value, found[0].version - 1, f"{lease:x}" if lease else "", created_ms, modified_ms)
+
+    async def exists(self, path: str) -> bool:
+        txn = pb.TxnRequest(success=[_range(self._keys.node(check_path(path)), count_only=True)])
+        return bool((await self._read(txn)).responses[0].response_range.count)
+
+    async def children(self, path: str) -> list[str]:
+        first, end = self._keys.children(check_path(path))
+        txn = pb.TxnRequest(success=[_range(first, end, keys_only=True)])
+        kvs = (await self._read(txn)).responses[0].response_range.kvs
+        return sorted(kv.key[len(first) :].decode() for kv in kvs)
+
+    async def put(
+        self, path: str, value: bytes, *, expected_version: int | None = None, ephemeral: bool = False
+    ) -> int:
+        _check_record(path, value)
+        if expected_version == MUST_NOT_EXIST:
+            await self._create(path, value, ephemeral)
+            return 0
+        if expected_version is not None:
+            return await self._set(path, value, expected_version)
+        while True:
+            version = await self._overwrite(path, value)
+            if version is not None:
+                return version
+            try:
+                await self._create(path, value, ephemeral)
+            except AlreadyExists:
+                continue
+            return 0
+
+    async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        _check_record(f"{prefix}0", value)
+        key = self._keys.counter(parent(prefix))
+        async with self._numbering:  # Our own calls need not race each other.
+            while True:
+                kvs = (await self._read(pb.TxnRequest(success=[_range(key)]))).responses[0].response_range.kvs
+                counter = (
+                    _Counter(key, int(kvs[0].value), kvs[0].mod_revision) if kvs else _Counter(key, 0, 0)
+                )
+                path = f"{prefix}{counter.number:010d}"
+                try:
+                    await self._create(path, value, ephemeral, counter)
+                except (_CounterMoved, AlreadyExists) as error:
+                    if isinstance(error, AlreadyExists):  # Someone made a record of that very name by hand.
+                        await self._skip(counter)
+                    continue
+                return path
+
+    async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+        node = self._keys.node(check_path(path))
+        if path == "/":
+            raise InvalidPath(path, "the root cannot be deleted")
+        first, end = self._keys.children(path)
+        while True:
+            txn = pb.TxnRequest(success=[_range(node), _range(first, end, count_only=True)])
+            found, children = (response.response_range for response in (await self._read(txn)).responses)
+            if not found.kvs:
+                raise NotFound(path)
+            version, changed = found.kvs[0].version - 1, found.kvs[0].mod_revision
+            if expected_version is not None and expected_version != version:
+                raise BadVersion(path, expected_version, version)
+            if children.count:
+                raise NotEmpty(path)
+            txn = pb.TxnRequest(
+                compare=[
+                    pb.Compare(result=_EQUAL, target=pb.Compare.MOD, key=node, mod_revision=changed),
+                    # Of an empty range, etcd compares zero.
+                    pb.Compare(
+                        result=_EQUAL, target=pb.Compare.CREATE, key=first, range_end=end, create_revision=0
+                    ),
+                ],
+                success=[_delete(node), _delete(self._keys.child(path)), _delete(self._keys.counter(path))],
+            )
+            if (await self._txn(txn)).succeeded:
+                return
+
+    async def delete_recursive(self, path: str) -> None:
+        """Here it is atomic."""
+        operations = [_delete(first, end) for first, end in self._keys.below(check_path(path))]
+        operations.append(_delete(self._keys.counter(path)))
+        if path != "/":
+            operations += [_delete(self._keys.node(path)), _delete(self._keys.child(path))]
+        await self._txn(pb.TxnRequest(success=operations))
+
+    def watch(self, prefix: str, listener: Listener) -> Watch:
+        watch = EtcdWatch(self._connection, self._keys, check_path(prefix), listener, self._watches.discard)
+        self._watches.add(watch)
+        return watch
+
+    def on_session(self, listener: SessionListener) -> Watch:
+        return self._listeners.add(listener)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._listeners.clear()
+        for watch in list(self._watches):
+            watch.cancel()
+        await self._session.close()
+        await self._connection.close()
+
+    # Writing.
+
+    async def _set(self, path: str, value: bytes, expected_version: int) -> int:
+        node = self._keys.node(path)
+        answer = await self._txn(
+            pb.TxnRequest(
+                compare=[
+                    pb.Compare(
+                        result=_EQUAL, target=pb.Compare.VERSION, key=node, version=expected_version + 1
+                    )
+                ],
+                success=[self._put_existing(node, value)],
+                failure=[_range(node, keys_only=True)],
+            )
+        )
+        if answer.succeeded:
+            return expected_version + 1
+        found = answer.responses[0].response_range.kvs
+        raise BadVersion(path, expected_version, found[0].version - 1 if found else None)
+
+    async def _overwrite(self, path: str, value: bytes) -> int | None:
+        """Change a record whatever its version; None where there is none."""
+        node = self._keys.node(path)
+        answer = await self._txn(
+            pb.TxnRequest(
+                compare=[pb.Compare(result=_GREATER, target=pb.Compare.VERSION, key=node, version=0)],
+                success=[self._put_existing(node, value)],
+            )
+        )
+        # etcd counts from 1: the version before, as it counts, is the version after, as we do.
+        return answer.responses[0].response_put.prev_kv.version if answer.succeeded else None
+
+    def _put_existing(self, node: bytes, value: bytes) -> pb.RequestOp:
+        stamped = encode_stamped(self._clock.time_ms(), value)
+        return pb.RequestOp(
+            request_put=pb.PutRequest(key=node, value=stamped, ignore_lease=True, prev_kv=True)
+        )
+
+    async def _create(
+        self, path: str, value: bytes, ephemeral: bool, counter: _Counter | None = None
+    ) -> None:
+        """Make a record, and the parents that are missing."""
+        lease = self._session.id if ephemeral else 0
+        if ephemeral and not lease:
+            raise SessionExpired("there is no etcd session now; ask again once it is connected")
+        ancestors = list(with_ancestors(path))[1:]
+        missing: list[str] = []
+        ground = parent(path)  # The nearest ancestor that exists: its parent at first, to be tried.
+        while True:
+            txn = self._creation(path, value, lease, missing, ground)
+            txn.failure.extend(_range(self._keys.node(step), keys_only=True) for step in (path, *ancestors))
+            if counter is not None:
+                self._count(txn, counter)
+            answer = await self._txn(txn)
+            if answer.succeeded:
+                return
+            found = [response.response_range.kvs for response in answer.responses]
+            if found[0]:
+                raise AlreadyExists(path)
+            missing = []
+            for step, kvs in zip(ancestors, found[1:], strict=False):
+                if kvs:
+                    if kvs[0].lease:
+                        raise InvalidPath(path, f"{step} is ephemeral and cannot have children")
+                    ground = step
+                    break
+                missing.insert(0, step)
+            if counter is not None:
+                last = found[-1]
+                if (last[0].mod_revision if last else 0) != counter.changed:
+                    raise _CounterMoved
+
+    def _creation(
+        self, path: str, value: bytes, lease: int, missing: Sequence[str], ground: str
+    ) -> pb.TxnRequest:
+        keys, now_ms = self._keys, self._clock.time_ms()
+        txn = pb.TxnRequest(
+            compare=[
+                pb.Compare(
+                    result=_GREATER, target=pb.Compare.CREATE, key=keys.node(ground), create_revision=0
+                ),
+                pb.Compare(result=_EQUAL, target=pb.Compare.LEASE, key=keys.node(ground), lease=0),
+            ]
+        )
+        for step in (*missing, path):
+            own = (value, lease) if step == path else (b"", 0)
+            txn.compare.append(_absent(keys.node(step)))
+            txn.success.append(_put(keys.node(step), encode_stamped(now_ms, own[0]), own[1]))
+            txn.success.append(_put(keys.child(step), encode_stamped(now_ms, b""), own[1]))
+        return txn
+
+    def _count(self, txn: pb.TxnRequest, counter: _Counter) -> None:
+        """Take a number in the same transaction."""
+        txn.compare.append(
+            pb.Compare(result=_EQUAL, target=pb.Compare.MOD, key=counter.key, mod_revision=counter.changed)
+        )
+        txn.success.append(_put(counter.key, str(counter.number + 1).encode(), 0))
+        txn.failure.append(_range(counter.key, keys_only=True))
+
+    async def _skip(self, counter: _Counter) -> None:
+        txn = pb.TxnRequest()
+        self._count(txn, counter)
+        await self._txn(txn)
+
+    async def _make_root(self) -> None:
+        root = self._keys.node("/")
+        await self._txn(
+            pb.TxnRequest(
+                compare=[_absent(root)],
+                success=[_put(root, encode_stamped(self._clock.time_ms(), b""), 0)],
+            )
+        )
+
+    # Asking.
+
+    async def _read(self, txn: pb.TxnRequest) -> pb.TxnResponse:
+        """Ask something that may be asked twice."""
+        return await self._again(lambda: self._txn(txn))
+
+    async def _again(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                if self._closed or loop.time() + _RETRY_S >= deadline:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+    async def _txn(self, txn: pb.TxnRequest) -> pb.TxnResponse:
+        if self._closed:
+            raise StoreClosed
+        try:
+            return await self._connection.ask("KV/Txn", txn, pb.TxnResponse, self._timeout_s * _PATIENCE)
+        except SessionExpired:
+            self._session.look()
+            raise
+
+
+def _range(
+    key: bytes, end: bytes = b"", *, keys_only: bool = False, count_only: bool = False
+) -> pb.RequestOp:
+    return pb.RequestOp(
+        request_range=pb.RangeRequest(key=key, range_end=end, keys_only=keys_only, count_only=count_only)
+    )
+
+
+def _put(key: bytes, value: bytes, lease: int) -> pb.RequestOp:
+    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
+
+
+def _delete(key: bytes, end: bytes = b"") -> pb.RequestOp:
+    return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key, range_end=end))
+
+
+def _absent(key: bytes) -> pb.Compare:
+    return pb.Compare(result=_EQUAL, target=pb.Compare.CREATE, key=key, create_revision=0)
+
+
+def _check_record(path: str, value: bytes) -> None:
+    check_path(path)
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueTooLarge(path, len(value), VALUE_BYTES_MAX)
