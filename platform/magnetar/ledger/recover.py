@@ -84,8 +84,17 @@ class _Run:
         self._end: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
 
     def closed(self, metadata: LedgerMetadata) -> None:
-        """The ledger is closed. What was written back, but not to all that now are to have it, is to be copied."""
+        """The ledger is closed. What was written back, but not to all that now are to have it, is to be copied.
+
+        So may be what the writer had confirmed: with fewer copies than its metadata promise, the others still under way
+        when it died, and nobody left who knows. Where that can be, all whom it concerns are to be looked at.
+        """
         self._closed = metadata
+        if metadata.write_quorum > metadata.ack_quorum and metadata.last_entry >= 0:
+            # An ensemble change moves what is not confirmed: copies of the segment before may be under way too.
+            for segment in metadata.segments[max(0, len(self._metadata.segments) - 2) :]:
+                for bookie in segment.ensemble:
+                    self._surroundings.marks.note(self._ledger_id, bookie)
         failed, self._failed_copies = self._failed_copies, []
         for entry_id, slot, bookie in failed:
             ensemble = metadata.fragment_of(entry_id).ensemble

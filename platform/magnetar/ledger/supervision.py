@@ -48,7 +48,7 @@ class Supervision:
         self._tick_s = min(_TICK_S, settings.replica_lag_s / _LOOKS)
         self._tell_lac_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.closed = False
         self.waiting: list[asyncio.Future[None]] = []
         """For room: woken by `made_room`."""
         # Weak, so that a writer nobody has any more is not kept for ever.
@@ -67,12 +67,12 @@ class Supervision:
         return len(self._writers)
 
     def start(self) -> None:
-        if not self.running and not self._closed:
+        if not self.running and not self.closed:
             self.running = True
             self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self.running = False
         if self._timer is not None:
             self._timer.cancel()
@@ -82,7 +82,7 @@ class Supervision:
 
     async def room(self) -> None:
         """Return once appends are taken."""
-        while self._budget.full and not self._closed:
+        while self._budget.full and not self.closed:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiting.append(waiting)
             await waiting

@@ -138,7 +138,7 @@ class LedgerWriter:
         size = sum(map(len, parts))
         if size > self._max_entry_bytes:
             raise EntryTooLarge(size, self._max_entry_bytes)
-        if budget.pending_bytes >= budget.pending_limit:
+        if budget.pending_bytes >= budget.pending_limit and not self._supervision.closed:
             self._counts.refused += 1
             raise TooManyPending(budget.pending_bytes, budget.pending_limit)
         if not self._supervision.running:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
-from magnetar.ledger.errors import LedgerError, LedgerFenced
+from magnetar.ledger.errors import LedgerError, LedgerFenced, TooManyPending
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.creation import new_ledger
 from magnetar.managed_ledger.entry import Entry
@@ -80,6 +80,8 @@ class AppendPath:
         self._last_timestamp_ms = last_timestamp_ms
         self._refusal: ManagedLedgerError | None = None
         self._switching = False
+        self._without_room = False
+        """Whether what waits does so for room in the client of all ledgers."""
         self._failing_since: float | None = None
         """When a ledger first failed, if nothing has been stored since."""
         self._pause_s = _BACKOFF_S
@@ -107,10 +109,12 @@ class AppendPath:
         if self._switching or writer is None or writer.closed:
             self._waiting.append(append)
             self._switch()
-        else:
-            self._send(writer, append)
+        elif self._waiting or not self._send(writer, append):
+            self._waiting.append(append)
+            self._wait_for_room()
 
-    def _send(self, writer: LedgerWriter, append: _Append) -> None:
+    def _send(self, writer: LedgerWriter, append: _Append) -> bool:
+        """Whether it was dealt with; otherwise there is no room for it in the writer's client now."""
         timestamp_ms = self._owner.clock.time_ms()
         if timestamp_ms < self._last_timestamp_ms:
             timestamp_ms = self._last_timestamp_ms  # They rise, so that entries can be found by time.
@@ -118,9 +122,11 @@ class AppendPath:
         index = append.index = self._next_index + append.messages - 1
         try:
             writer.append((wrap_entry(timestamp_ms, index), *append.parts), self._stored)
+        except TooManyPending:
+            return False
         except LedgerError as error:
             self._loop.call_soon(append.done, None, -1, AppendFailed(self._owner.name, str(error)))
-            return
+            return True
         self._next_index = index + 1
         self._in_flight.append(append)
         self._sent_entries += 1
@@ -128,6 +134,18 @@ class AppendPath:
         config = self._owner.config
         if self._sent_entries >= config.max_entries_per_ledger or self._sent_bytes >= config.max_size_bytes:
             self.roll_if_old_enough()
+        return True
+
+    def _wait_for_room(self) -> None:
+        """Send what waits once the client of all ledgers has room: bookies are slower than producers."""
+        if not self._without_room:
+            self._without_room = True
+            self._owner.tasks.spawn(self._send_when_there_is_room())
+
+    async def _send_when_there_is_room(self) -> None:
+        await self._owner.client.room()
+        self._without_room = False
+        self._send_waiting()
 
     def _stored(self, entry_id: int, error: LedgerError | None) -> None:
         if not self._in_flight:
@@ -247,7 +265,10 @@ class AppendPath:
     def _send_waiting(self) -> None:
         writer = self.writer
         while self._waiting and writer is not None and not self._switching and not writer.closed:
-            self._send(writer, self._waiting.popleft())
+            if not self._send(writer, self._waiting[0]):
+                self._wait_for_room()
+                return
+            self._waiting.popleft()
         if self._waiting:
             self._switch()
 

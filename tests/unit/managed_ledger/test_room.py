@@ -1,0 +1,47 @@
+"""Appends that the client of all ledgers has no room for wait their turn."""
+
+from __future__ import annotations
+
+import random
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.managed_ledger import ManagedLedgerConfig
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from tests.unit.managed_ledger.test_managed_ledger import NAME, Appends, House, payloads, read_all
+
+CONFIG = ManagedLedgerConfig(3, 3, 2, max_entries_per_ledger=150, min_rollover_s=0)
+
+
+def test_appends_wait_for_room_in_order_over_rollovers_and_failing_bookies() -> None:
+    house = House(4)
+
+    async def story() -> None:
+        owner = house.owner()
+        settings = LedgerClientSettings(pending_bytes=600)
+        client = LedgerClient(
+            owner.store, owner.bookies, clock=house.clock, random=random.Random(1), settings=settings
+        )
+        factory = ManagedLedgerFactory(owner.store, client, clock=house.clock)
+        logs = [await factory.open(NAME + end, CONFIG) for end in ("", "2")]
+        cursor = await logs[0].open_cursor("reader", initial="earliest")
+        appends = [Appends(log) for log in logs]
+        for each in appends:
+            each.append(*payloads(500))
+        assert client.surroundings.budget.pending_bytes < 700
+        for each in appends:
+            await each.all_answered(200)
+        house.bookies["b0"].crash()
+        for each in appends:
+            each.append(*payloads(300, 500))
+            await each.all_answered(800)
+            assert not each.failed
+            assert [payload for _, _, payload in each.stored] == payloads(800)
+            assert [index for _, index, _ in each.stored] == list(range(800))
+        assert client.surroundings.counts.refused > 10
+        assert client.surroundings.budget.pending_bytes == 0
+        assert len(await read_all(cursor)) == 800
+        await factory.close()
+        await client.close()
+
+    house.run(story())
