@@ -57,7 +57,7 @@ def _replay(chosen: argparse.Namespace) -> int:
 def _hunt(chosen: argparse.Namespace) -> int:
     """Seeds that catch a mutation and pass without it."""
     mutation, caught = chosen.mutation, Counter[str]()
-    worlds = ("storage",) if chosen.world == "all" else (chosen.world,)
+    worlds = (MUTATIONS[mutation].world,) if chosen.world == "all" else (chosen.world,)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     for told in tell_all(worlds, seeds, jobs=chosen.jobs, mutation=mutation):
         if told.passed:

@@ -223,6 +223,7 @@ class StorageWorld:
         self.told(f"{owner.name} has the log")
         self._taken_over.append(self.loop.now)
         turn = len(self._taken_over)
+        await self._subscribe(log)  # Before there is anything that could be trimmed.
         consuming = asyncio.ensure_future(self._consume(owner, log))
         await self._append(owner, log, life, turn, share)
         await consuming
@@ -277,6 +278,14 @@ class StorageWorld:
         log.append((b"\x0e\x01", payload), owner.dice.randint(1, 3), done)
 
     # Consuming.
+
+    async def _subscribe(self, log: ManagedLedger) -> None:
+        while not log.fenced and log.state != "closed":
+            try:
+                await log.open_cursor(CURSOR, initial="earliest")
+                return
+            except ManagedLedgerError:
+                await asyncio.sleep(0.1)
 
     async def _consume(self, owner: SimulatedClient, log: ManagedLedger) -> None:
         cursor: Cursor | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -67,7 +68,8 @@ def _tell_older(world: str, seed: int) -> tuple[str, int, str, str, str, int, Co
     try:
         outcome = ledger_world.LedgerWorld(seed).run() if world == "ledger" else LogWorld(seed).run()
     except ledger_world.InvariantBroken as broken:
-        name = str(broken).rpartition("(")[2].rstrip(")")
+        found = re.search(r"\((I\d+)", str(broken))
+        name = found.group(1) if found else "unnamed"
         return world, seed, name, str(broken), "", 0, Counter(), Counter()
     except Exception as error:
         return world, seed, "error", f"{type(error).__name__}: {error}", "", 0, Counter(), Counter()
