@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := platform functions connectors runtime tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types test unit property simulate integration chaos soak bench demo cluster check wheel proto lock clean
+.PHONY: help setup servers fmt lint types test unit property simulate integration chaos soak bench demo cluster check wheel proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,7 +35,12 @@ lint: setup ## ruff, and the house rules
 types: setup ## mypy, strict
 	$(BIN)/mypy
 
-test: setup ## every test: unit, property, simulation, integration with real servers
+servers: ## what tests need and pip cannot bring: etcd
+	@command -v etcd >/dev/null || test -n "$$MAGNETAR_ETCD" \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server >/dev/null; } \
+	  || echo "etcd is missing: apt-get install etcd-server, or set MAGNETAR_ETCD to its program; tests of it will fail"
+
+test: setup servers ## every test: unit, property, simulation, integration with real servers
 	$(PYTEST) tests
 
 unit: setup ## the fast tests only
@@ -47,7 +52,7 @@ property: setup ## property tests and fuzzing of the parsers
 simulate: setup ## deterministic simulation; SEED=17 runs one seed again
 	MAGNETAR_SEED=$(SEED) $(PYTEST) tests/simulation
 
-integration: setup ## real ZooKeeper, Spark, processes and the official client
+integration: setup servers ## real ZooKeeper, Spark, processes and the official client
 	$(PYTEST) tests/integration tests/compatibility
 
 chaos: setup ## a real cluster under load while everything goes wrong: MINUTES=2 SEED=k

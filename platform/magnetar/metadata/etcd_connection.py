@@ -84,6 +84,12 @@ class EtcdConnection:
             raise AssertionError from error  # `_failed` always raises.
         except grpc.aio.UsageError as error:  # The channel has been closed meanwhile.
             raise StoreUnavailable(f"the connection to etcd was lost ({error})") from error
+        except asyncio.CancelledError:
+            if being_cancelled():
+                raise
+            raise StoreUnavailable(
+                "the connection to etcd was given up for another; the operation may have happened"
+            ) from None
         self.heard(answered)
         return answered
 
@@ -140,3 +146,9 @@ class EtcdConnection:
         raise StoreUnavailable(
             f"etcd gave no answer ({code.name} {details}); the operation may have happened"
         ) from error
+
+
+def being_cancelled() -> bool:
+    """Whether a CancelledError is meant for this task, rather than for a call whose channel was closed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

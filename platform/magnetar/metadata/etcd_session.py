@@ -14,7 +14,7 @@ from magnetar.environment.clock import Clock
 from magnetar.environment.logs import get_logger
 from magnetar.metadata import etcd_pb2 as pb
 from magnetar.metadata.errors import MetadataError, StoreClosed, StoreUnavailable
-from magnetar.metadata.etcd_connection import EtcdConnection
+from magnetar.metadata.etcd_connection import EtcdConnection, being_cancelled
 from magnetar.metadata.session_lease import SessionLease
 from magnetar.metadata.store import SessionState
 
@@ -156,8 +156,7 @@ async def _read(stream: Any) -> pb.LeaseKeepAliveResponse:
     try:
         answer = await stream.read()
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if being_cancelled():
             raise
         raise StoreUnavailable("the connection to etcd was given up") from None
     if not isinstance(answer, pb.LeaseKeepAliveResponse):

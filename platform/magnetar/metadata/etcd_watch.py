@@ -16,7 +16,7 @@ import grpc.aio
 from magnetar.environment.logs import get_logger
 from magnetar.metadata import etcd_pb2 as pb
 from magnetar.metadata.errors import MetadataError, StoreClosed
-from magnetar.metadata.etcd_connection import Compacted, EtcdConnection
+from magnetar.metadata.etcd_connection import Compacted, EtcdConnection, being_cancelled
 from magnetar.metadata.etcd_keys import Keys
 from magnetar.metadata.paths import parent
 from magnetar.metadata.store import Change, Listener, Notification
@@ -143,8 +143,7 @@ class EtcdWatch:
         except grpc.aio.AioRpcError as error:
             _log.info("watch.interrupted", prefix=self.prefix, reason=str(error.details()))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._cancelled or (task is not None and task.cancelling()):
+            if self._cancelled or being_cancelled():
                 raise
             # Only the stream was cancelled: the connection turns to another server.
         finally:
