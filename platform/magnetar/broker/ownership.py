@@ -228,7 +228,7 @@ class Ownership:
                 await self._own(bundle)  # Taken by a request whose answer was lost.
                 return True
             return False  # By our session before this one: it goes in a moment.
-        if holder.broker_url == self.address.broker_url:
+        if (holder.broker_id, holder.broker_url) == (self.address.broker_id, self.address.broker_url):
             # We listen where it did: it has ended, and only its session has not yet.
             try:
                 await self._metadata.delete(_path(bundle), expected_version=record.version)

@@ -22,6 +22,7 @@ from magnetar.broker.publishing import PublishPath
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
 from magnetar.environment.logs import get_logger
+from magnetar.ledger.groups import NO_GROUPS, BookieGroups
 from magnetar.managed_ledger import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from magnetar.managed_ledger import Cursor, Entry, ManagedLedger
     from magnetar.naming import TopicName
     from magnetar.policies.effective import EffectivePolicies
+    from magnetar.policies.storage import BookieAffinity
     from magnetar.protocol.pulsar_pb2 import CommandSend
 
 log = get_logger("magnetar.broker")
@@ -387,10 +389,22 @@ def ledger_config(policies: EffectivePolicies, settings: BrokerSettings) -> Mana
         ensemble_size=policies.ensemble_size,
         write_quorum=policies.write_quorum,
         ack_quorum=policies.ack_quorum,
+        bookie_groups=_groups(policies.bookie_affinity),
         retention_time_s=policies.retention_time_s,
         retention_size_bytes=policies.retention_size_bytes,
         mark_delete_rate_per_s=policies.mark_delete_rate or 1.0,
     )
+
+
+def _groups(affinity: BookieAffinity | None) -> BookieGroups:
+    """Names of groups are given as a list with commas."""
+    if affinity is None:
+        return NO_GROUPS
+    said = (affinity.bookkeeper_affinity_group_primary, affinity.bookkeeper_affinity_group_secondary)
+    primary, secondary = (
+        tuple(name for each in (names or "").split(",") if (name := each.strip())) for names in said
+    )
+    return BookieGroups(primary, secondary)
 
 
 def check_subscription_name(name: str) -> None:

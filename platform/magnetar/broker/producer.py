@@ -161,7 +161,7 @@ class Producer:
 
     def succeed(self, last_sequence_id: int, *, ready: bool = True) -> None:
         """Tell the client that it may send, or that it has to wait for its turn."""
-        self.peer.send(
+        self.peer.send_claim(
             commands.producer_success(
                 self.request_id,
                 self.name,

@@ -78,9 +78,14 @@ class TopicRegistry:
                 await self._check_may_load(name, create)
             if name in self._topics or name in self._closing:
                 continue
-            return await self._load_once(name)
+            # Whoever waited for it may find it closing again: it is only had when the next look finds it open.
+            await self._load_once(name)
 
     async def _load_once(self, name: TopicName) -> Topic:
+        while (closing := self._closing.get(name)) is not None:
+            await asyncio.shield(closing)
+        if self._shutting_down:
+            raise ServiceNotReady("this broker is shutting down: look the topic up again")
         loading = self._loading.get(name)
         if loading is None:
             loading = asyncio.get_running_loop().create_task(self._load(name), name=f"load {name}")

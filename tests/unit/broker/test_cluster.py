@@ -214,6 +214,17 @@ async def test_a_topic_asked_for_while_its_bundle_is_given_away_is_not_loaded_ag
     assert two.one.ownership.owned[bundle] > epoch
 
 
+async def test_a_report_that_makes_no_sense_hinders_no_other(two: Two) -> None:
+    path = "/loadbalance/brokers/odd"
+    here = two.one.ownership.address
+    nonsense = {"not a bundle": Handover(here.broker_id)}
+    await two.stores[1].put(path, BrokerReport(report("odd").address, handovers=nonsense).encode())
+    await until(lambda: two.one.neighbourhood.members.find("odd") is not None)
+    await two.stores[1].put(path, b"nothing at all")
+    await two.stores[1].delete(path)
+    await until(lambda: two.one.neighbourhood.members.find("odd") is None)
+
+
 async def test_after_its_session_has_expired_a_broker_serves_again(
     start_broker: StartBroker, connect: Connect
 ) -> None:

@@ -210,12 +210,41 @@ async def test_stats_have_pulsars_shape(connect: Connect, broker: Broker) -> Non
     } <= names
 
 
-async def test_a_fenced_log_is_loaded_anew_while_its_bundle_is_ours(connect: Connect, broker: Broker, logs: MemoryLogs) -> None:
+async def test_a_fenced_log_is_loaded_anew_while_its_bundle_is_ours(
+    connect: Connect, broker: Broker, logs: MemoryLogs
+) -> None:
     client = await fill(connect, 1)
     logs.logs[NAME.managed_ledger_name].fence()
     await client.expect("close_producer")
     await until(lambda: broker.topics.loads == 2)  # By itself: the bundle is still ours.
     assert broker.topics.find(NAME) is not None
+
+
+async def test_nothing_is_made_while_the_broker_shuts_down(broker: Broker) -> None:
+    """It would be served after the bundle was given back."""
+    await broker.topics.close_all()
+    with pytest.raises(ServiceNotReady, match="shutting down"):
+        await broker.topics.create(NAME)
+    assert broker.topics.find(NAME) is None
+
+
+async def test_a_deletion_is_not_mistaken_for_the_unloading_that_came_before_it(
+    connect: Connect, broker: Broker, logs: MemoryLogs
+) -> None:
+    """Both want to close the topic the moment it is loaded; only one of them deletes it."""
+    await fill(connect, 1)
+    await broker.topics.unload(NAME)
+
+    async def unload_when_loaded() -> None:
+        await broker.topics.get(NAME, create=False)
+        await broker.topics.unload(NAME)
+
+    unloading = asyncio.get_running_loop().create_task(unload_when_loaded())
+    await asyncio.sleep(0)  # It comes first.
+    await broker.topics.delete(NAME, force=True)
+    await unloading
+    assert broker.topics.find(NAME) is None
+    assert NAME.managed_ledger_name not in logs.logs
 
 
 async def test_two_brokers_share_bundles() -> None:

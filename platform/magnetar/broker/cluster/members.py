@@ -185,8 +185,8 @@ class Members:
             return
         if before is not None and report is not None:
             if before.address.incarnation != report.address.incarnation:  # Gone and back between two looks.
-                self._changed(before, None)
-                self._changed(None, report)
+                self._tell(before, None)
+                self._tell(None, report)
                 return
         elif report is not None:
             log.info("broker.joined", broker=report.broker_id, url=report.address.broker_url)
@@ -194,4 +194,10 @@ class Members:
             self._wake.set()
         elif before is not None:
             log.info("broker.gone", broker=before.broker_id, bundles=len(before.bundles))
-        self._changed(before, report)
+        self._tell(before, report)
+
+    def _tell(self, before: BrokerReport | None, now: BrokerReport | None) -> None:
+        try:
+            self._changed(before, now)
+        except Exception:  # Whatever a report says, the next ones must be heard.
+            log.exception("broker.change_ignored", broker=(now or before or self._make_report()).broker_id)
