@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.ledger.groups import NO_GROUPS, BookieGroups
+
 UNLIMITED = -1
 """As a retention: no limit in this dimension."""
 
@@ -15,6 +17,8 @@ class ManagedLedgerConfig:
     ensemble_size: int = 1
     write_quorum: int = 1
     ack_quorum: int = 1
+    bookie_groups: BookieGroups = NO_GROUPS
+    """What the bookies of new ledgers are chosen from."""
     max_entries_per_ledger: int = 50_000
     max_size_bytes: int = 2048 * 1024 * 1024
     max_rollover_s: float = 240 * 60.0

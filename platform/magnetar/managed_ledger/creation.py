@@ -70,6 +70,11 @@ async def new_ledger(
         custom["cursor"] = cursor.encode()
     made_at, made_ms = clock.monotonic(), clock.time_ms()
     writer = await client.create(
-        config.ensemble_size, config.write_quorum, config.ack_quorum, custom_metadata=custom, above=above
+        config.ensemble_size,
+        config.write_quorum,
+        config.ack_quorum,
+        custom_metadata=custom,
+        above=above,
+        groups=config.bookie_groups,
     )
     return NewLedger(writer, clock, made_at, made_ms)

@@ -16,6 +16,7 @@ from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, NoSuchLedger
+from magnetar.managed_ledger.chapters import ChapterMissing, ChapterStore
 from magnetar.managed_ledger.errors import (
     ManagedLedgerFenced,
     NoSuchManagedLedger,
@@ -89,6 +90,8 @@ class LogRemover:
                 await self.client.delete(ledger_id)
         except LedgerError as error:
             raise StorageUnavailable(name, str(error)) from error
+        if record.chapters:
+            await self.chapters.delete(name, record.chapters, all_of_them=True)
         crash_point("managed_ledger.before_record_delete")
 
     async def delete_cursor(self, log_name: str, name: str, incarnation: str) -> None:
@@ -132,11 +135,34 @@ class LogRemover:
     # Metadata.
 
     async def read_record(self, name: str) -> tuple[LogRecord | None, int]:
+        """The record of the log `name` with all its ledgers, and its version.
+
+        Raises:
+            StorageUnavailable, RecordUnreadable
+        """
+        while True:
+            record, version = await self.read_head(name)
+            if record is None:
+                return None, version
+            try:
+                return await self.chapters.with_chapters(name, record), version
+            except ChapterMissing as error:
+                _, again = await self.read_head(name)
+                if again == version:
+                    what = f"the ledgers of log {name!r}"
+                    raise RecordUnreadable(what, f"chapter {error} is missing") from error
+
+    async def read_head(self, name: str) -> tuple[LogRecord | None, int]:
+        """The same, without those ledgers that are listed elsewhere."""
         found = await self.get(name, log_path(name))
         if found is None or not found.value:
             # A parent made for the sake of a child is no log.
             return None, MUST_NOT_EXIST if found is None else found.version
         return decode_log(name, found.value), found.version
+
+    @property
+    def chapters(self) -> ChapterStore:
+        return ChapterStore(self.metadata)
 
     def owned(self, path: str, version: int, patience_s: float = _PATIENCE_S) -> OwnedRecord:
         return OwnedRecord(

@@ -110,7 +110,7 @@ class ManagedLedgerFactory:
 
     async def exists(self, name: str) -> bool:
         """Whether there is a log of that name, open or not."""
-        record, _ = await self._remover.read_record(name)
+        record, _ = await self._remover.read_head(name)
         return record is not None and not record.deleted
 
     async def delete(self, name: str) -> None:
@@ -130,7 +130,7 @@ class ManagedLedgerFactory:
         Raises:
             StorageUnavailable, ManagedLedgerFenced
         """
-        record, _ = await self._remover.read_record(name)
+        record, _ = await self._remover.read_head(name)
         if record is not None and record.deleted:
             await self._tasks.shielded(self._remover.delete(name))
 

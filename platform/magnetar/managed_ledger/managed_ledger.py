@@ -49,6 +49,8 @@ Initial = Literal["earliest", "latest"]
 T = TypeVar("T")
 
 _DROP_PASSED_EVERY_S = 0.02
+_DROPPED_AT_ONCE = 500
+_DOOMED_MAX = 1000
 
 
 class ManagedLedger:
@@ -321,9 +323,13 @@ class ManagedLedger:
 
     async def _trim(self) -> None:
         async with self._trim_lock:
-            number = self._droppable()
-            if number:
-                await self._drop_first(number)
+            while number := self._droppable():
+                # In turns, because the record names what is not deleted yet.
+                if self.keeper.doomed_left >= _DOOMED_MAX:
+                    await self.keeper.delete_doomed()
+                    if self.keeper.doomed_left >= _DOOMED_MAX:
+                        return
+                await self._drop_first(min(number, _DROPPED_AT_ONCE))
 
     async def _drop_first(self, number: int) -> None:
         dropped = [span.ledger_id for span in list(self.ledgers)[:number]]

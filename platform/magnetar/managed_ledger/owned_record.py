@@ -51,6 +51,11 @@ class OwnedRecord:
         self._in_doubt: list[bytes] = []
         """What was written without an answer since: at most one of it has taken effect, or will."""
 
+    @property
+    def next_revision(self) -> str:
+        """What the next write will carry, and nobody else."""
+        return f"{self._token}-{self._writes + 1}"
+
     async def write(self, encode: Callable[[str], bytes]) -> None:
         """Write what `encode` makes of a fresh revision.
 
@@ -65,8 +70,12 @@ class OwnedRecord:
         pause_s = _BACKOFF_S
         while True:
             try:
-                if await self._try(value):
-                    return
+                # A store that never answers must not hold up the log for ever; the write stays in doubt.
+                async with asyncio.timeout(self._patience_s + _BACKOFF_MAX_S):
+                    if await self._try(value):
+                        return
+            except TimeoutError as error:
+                raise StorageUnavailable(self._path, "the metadata store does not answer") from error
             except BadVersion as error:
                 raise ManagedLedgerFenced(self._path, str(error)) from error
             except (StoreUnavailable, StoreClosed) as error:

@@ -1,6 +1,7 @@
-"""What is stored of a log and of its cursors, and how (version 1 of each). Bytes in `docs/formats/managed-ledger.md`.
+"""What is stored of a log and of its cursors, and how. Bytes in `docs/formats/managed-ledger.md`.
 
 /managed-ledgers/<name>             a `LogRecord`: the ledgers, in order
+/managed-ledger-lists/<name>/…      its older ledgers, where there are many: see `chapters.py`
 /managed-ledgers/<name>/<cursor>    a `CursorRecord`: where the cursor's state is
 an entry of a cursor ledger         a `CursorSnapshot`, binary; the last one holds
 """
@@ -21,6 +22,8 @@ from magnetar.managed_ledger.position import Position
 
 LOGS_PATH = "/managed-ledgers"
 RECORD_VERSION = 1
+RECORD_VERSION_CHAPTERS = 2
+"""Of a log's record whose older ledgers are listed elsewhere: software that knows only version 1 must not open it."""
 SNAPSHOT_VERSION = 1
 
 
@@ -32,6 +35,15 @@ class ListedLedger:
     entries: int = 0
     size: int = 0
     closed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Ledgers that are listed in a record of their own, from the first to the last."""
+
+    name: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,10 @@ class LogRecord:
     created_ms: int = 0
     incarnation: str = ""
     """Drawn when the log was made: tells it from one of the same name before it. "": it is older than this."""
+    chapters: tuple[Chapter, ...] = ()
+    """Where the older ledgers are listed; `ledgers` has them, too, unless it was only decoded."""
+    first_ledger: int = 0
+    """With chapters: what they list before this ledger is gone."""
 
     def with_doomed(self, *ledger_ids: int) -> LogRecord:
         return replace(self, doomed=(*self.doomed, *ledger_ids))
@@ -104,11 +120,18 @@ def decode_name(part: str) -> str:
 
 
 def encode_log(record: LogRecord, revision: str) -> bytes:
+    covered = record.chapters[-1].last if record.chapters else -1
     return _dump(
         {
-            "version": RECORD_VERSION,
+            "version": RECORD_VERSION_CHAPTERS if record.chapters else RECORD_VERSION,
             "revision": revision,
-            "ledgers": [[each.ledger_id, each.entries, each.size, each.closed_ms] for each in record.ledgers],
+            "ledgers": [
+                [each.ledger_id, each.entries, each.size, each.closed_ms]
+                for each in record.ledgers
+                if each.ledger_id > covered
+            ],
+            "chapters": [[each.name, each.first, each.last] for each in record.chapters],
+            "first_ledger": record.first_ledger,
             "next_index": record.next_index,
             "terminated": None if record.terminated is None else list(record.terminated),
             "properties": dict(record.properties),
@@ -121,12 +144,13 @@ def encode_log(record: LogRecord, revision: str) -> bytes:
 
 
 def decode_log(name: str, data: bytes) -> LogRecord:
-    """
+    """The record, with those ledgers only that are listed in it: `ChapterStore` has the others.
+
     Raises:
         RecordUnreadable
     """
     what = f"the record of log {name!r}"
-    fields = _load(what, data)
+    fields = _load(what, data, RECORD_VERSION_CHAPTERS)
     try:
         return LogRecord(
             ledgers=tuple(ListedLedger(*map(int, each)) for each in fields["ledgers"]),
@@ -137,6 +161,10 @@ def decode_log(name: str, data: bytes) -> LogRecord:
             deleted=bool(fields["deleted"]),
             created_ms=int(fields["created_ms"]),
             incarnation=str(fields.get("incarnation", "")),
+            chapters=tuple(
+                Chapter(str(each), int(first), int(last)) for each, first, last in fields.get("chapters", ())
+            ),
+            first_ledger=int(fields.get("first_ledger", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(what, f"{type(error).__name__}: {error}") from error
@@ -181,15 +209,14 @@ def _dump(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _load(what: str, data: bytes) -> dict[str, Any]:
+def _load(what: str, data: bytes, newest: int = RECORD_VERSION) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except ValueError as error:
         raise RecordUnreadable(what, f"it is no JSON: {error}") from error
-    if not isinstance(fields, dict) or fields.get("version") != RECORD_VERSION:
-        raise RecordUnreadable(
-            what, f"it is not of format version {RECORD_VERSION}, which this software knows"
-        )
+    if not isinstance(fields, dict) or fields.get("version") not in range(RECORD_VERSION, newest + 1):
+        known = f"format version {RECORD_VERSION}" + (f" to {newest}" if newest > RECORD_VERSION else "")
+        raise RecordUnreadable(what, f"it is not of {known}, which this software knows")
     return fields
 
 

@@ -24,6 +24,7 @@ from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import LedgerError, NoSuchLedger
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.managed_ledger.chapters import LISTS_PATH, chapter_path
 from magnetar.managed_ledger.deletion import LogRemover
 from magnetar.managed_ledger.errors import ManagedLedgerError, RecordUnreadable, StorageUnavailable
 from magnetar.managed_ledger.records import (
@@ -94,6 +95,8 @@ class Sweeper:
         """Records marked as deleted, or with doomed ledgers, as the last sweep has found them."""
         self._unnamed: set[int] = set()
         """Old ledgers that the last sweep has found unnamed."""
+        self._chapters: set[str] = set()
+        """Paths of all chapters that records name."""
         self._read = 0
 
     async def is_our_turn(self) -> bool:
@@ -117,13 +120,15 @@ class Sweeper:
             StorageUnavailable: nothing was deleted that should not have been; the rest, next time.
         """
         report = SweepReport()
+        self._chapters.clear()
         try:
             # In this order: a ledger named after it was listed is found named.
             ledger_ids = await self._remover.client.list()
             named, seen = await self._walk_logs(report, delete=delete)
+            await self._walk_chapters("", report, seen, delete=delete)
             unnamed = await self._walk_ledgers(ledger_ids, named, report, delete=delete)
-        except LedgerError as error:
-            raise StorageUnavailable("sweep", str(error)) from error
+        except (LedgerError, MetadataError) as error:
+            raise StorageUnavailable("sweep", str(error) or type(error).__name__) from error
         if delete:
             self._seen, self._unnamed = seen, unnamed
         return report
@@ -137,14 +142,33 @@ class Sweeper:
             report.logs += 1
             try:
                 record = decode_log(name, value)
+                if record.chapters:
+                    record = (await self._remover.read_record(name))[0] or record
             except RecordUnreadable as error:
                 report.unreadable.append(str(error))
                 continue
+            self._chapters |= {chapter_path(name, each) for each in record.chapters}
             named.update(each.ledger_id for each in record.ledgers)
             named.update(record.doomed)
             await self._look_at(name, record, value, report, seen, delete=delete)
             await self._walk_cursors(name, record, named, report, seen, delete=delete)
         return named, seen
+
+    async def _walk_chapters(
+        self, folder: str, report: SweepReport, seen: dict[str, bytes], *, delete: bool
+    ) -> None:
+        """Chapters of lists that no record names: they were made, and never named, or no more."""
+        for child in await self._remover.children(folder, f"{LISTS_PATH}{folder}"):
+            path = f"{LISTS_PATH}{folder}/{child}"
+            found = await self._remover.get(folder, path)
+            if found is None or path in self._chapters:
+                continue
+            if not found.value:
+                await self._walk_chapters(f"{folder}/{child}", report, seen, delete=delete)
+            elif not delete or path not in self._seen:
+                seen[path] = found.value
+            elif not report.unreadable:
+                await self._remover.chapters.delete_path(path)
 
     async def _look_at(
         self,
@@ -298,7 +322,7 @@ class Sweeper:
             if cursor:
                 ids = decode_cursor(cursor, value).ledger_ids
             else:
-                record = decode_log(name, value)
+                record = (await self._remover.read_record(name))[0] or decode_log(name, value)
                 ids = (*record.doomed, *(each.ledger_id for each in record.ledgers))
         except RecordUnreadable:
             return None

@@ -68,8 +68,8 @@ def test_what_is_no_record_is_refused_and_nothing_else(data: bytes) -> None:
 
 
 def test_newer_formats_are_named() -> None:
-    newer = json.dumps({"version": 2}).encode()
-    with pytest.raises(RecordUnreadable, match=r"the record of log 't'.*format version 1"):
+    newer = json.dumps({"version": 3}).encode()
+    with pytest.raises(RecordUnreadable, match=r"the record of log 't'.*format version 1 to 2"):
         decode_log("t", newer)
     stored = encode_snapshot(CursorSnapshot(Position(1, 2)))
     with pytest.raises(RecordUnreadable, match="format version 2"):

@@ -17,6 +17,7 @@ import pytest
 
 from magnetar.environment import crash
 from magnetar.ledger.client import LedgerClient
+from magnetar.managed_ledger import chapters
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -137,8 +138,10 @@ async def life(owner: Owner, kept: Kept, *, delete: bool) -> None:
         )  # The cursor's ledger rolls; then it has passed a ledger, which goes.
     await acknowledge(other, Kept(), 5)
     await log.roll()
-    await log.delete_cursor("other")
     await append(log, kept, b"5")
+    await log.roll()
+    await log.delete_cursor("other")
+    await append(log, kept, b"6")
     await asyncio.sleep(1)
     await log.terminate()
     if delete:
@@ -211,6 +214,7 @@ async def judge(world: World, kept: Kept, *, reopen: bool) -> None:
     assert not report.orphans
     assert not report.pending
     named: set[int] = set()
+    record = None
     if await owner.factory.exists(NAME):
         assert not kept.deleted or not reopen
         record, _ = await owner.factory._remover.read_record(NAME)
@@ -222,12 +226,13 @@ async def judge(world: World, kept: Kept, *, reopen: bool) -> None:
             named |= set(decode_cursor(part, stored.value).ledger_ids)
             named -= set(decode_cursor(part, stored.value).doomed)
     assert await ledgers_there(owner) == named
+    listed = {chapter.name for chapter in record.chapters} if record is not None else set()
+    assert set(await owner.store.children(f"/managed-ledger-lists/{NAME}")) == listed
     await owner.factory.close()
 
 
-@pytest.mark.parametrize("reopen", [True, False], ids=["opened-again", "left-alone"])
-@pytest.mark.parametrize("delete", [True, False], ids=["deleted", "kept"])
-def test_a_death_at_any_point_leaves_nothing_for_ever(*, reopen: bool, delete: bool) -> None:
+def deaths(*, delete: bool, reopen: bool) -> set[str]:
+    """One death at each passage of a crash point. Returns the names of all."""
     died_at: set[str] = set()
     for passage in range(1, 500):
         world, kept = World(), Kept()
@@ -240,6 +245,38 @@ def test_a_death_at_any_point_leaves_nothing_for_ever(*, reopen: bool, delete: b
             raise AssertionError(f"died at passage {passage}, {name}: {error}") from error
         if name is None:
             break
+    return died_at
+
+
+def test_a_death_at_any_point_of_a_long_list_leaves_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chapters, "CHAPTER_LEDGERS", 1)
+    monkeypatch.setitem(globals(), "life", long_life)
+    assert {
+        "managed_ledger.before_chapter",
+        "managed_ledger.after_chapter",
+        "managed_ledger.before_chapter_delete",
+        "managed_ledger.before_doomed_delete",
+    } <= deaths(delete=False, reopen=True)
+
+
+async def long_life(owner: Owner, kept: Kept, *, delete: bool) -> None:
+    """Of a log with many ledgers, of which some go."""
+    log = await owner.factory.open(NAME, CONFIG)
+    cursor = await log.open_cursor("slow")
+    for number in range(5):
+        await append(log, kept, b"%d" % number)
+        await log.roll()
+    await acknowledge(cursor, kept, 1)
+    await acknowledge(cursor, kept, 1)
+    await acknowledge(cursor, kept, 1)
+    await asyncio.sleep(1)
+    await owner.factory.close()
+
+
+@pytest.mark.parametrize("reopen", [True, False], ids=["opened-again", "left-alone"])
+@pytest.mark.parametrize("delete", [True, False], ids=["deleted", "kept"])
+def test_a_death_at_any_point_leaves_nothing_for_ever(*, reopen: bool, delete: bool) -> None:
+    died_at = deaths(delete=delete, reopen=reopen)
     assert {
         "managed_ledger.before_list_update",
         "managed_ledger.after_list_update",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.managed_ledger import cursor_store
+from magnetar.managed_ledger import chapters, cursor_store
 from magnetar.managed_ledger.appends import AppendPath
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.cursor_state import CursorImage, CursorState
@@ -56,6 +56,14 @@ def _increments(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_log_keeps_its_promises_while_its_cursors_are_large() -> None:
     outcomes = [LogWorld(seed).run() for seed in range(1000, 1000 + SEEDS // 2)]
     assert sum(outcome.acknowledged for outcome in outcomes) > 5 * SEEDS
+
+
+def test_a_log_keeps_its_promises_while_its_list_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all ledgers are listed in chapters."""
+    monkeypatch.setattr(chapters, "CHAPTER_LEDGERS", 1)
+    outcomes = [LogWorld(seed).run() for seed in range(2000, 2000 + SEEDS // 2)]
+    assert sum(outcome.ledgers > 3 for outcome in outcomes) > SEEDS // 10
+    assert sum(outcome.trimmed for outcome in outcomes) > SEEDS // 20
 
 
 @pytest.mark.usefixtures("_increments")
