@@ -85,6 +85,10 @@ class Neighbours(Protocol):
         """Whether a broker is alive, as far as can be told from here."""
         ...
 
+    def trust(self, address: BrokerAddress) -> None:
+        """A broker has kept its session for long without answering: it lives, and only we do not reach it."""
+        ...
+
 
 class Alone:
     """No other brokers, or none that are known: whoever owns a bundle is believed to live."""
@@ -94,6 +98,9 @@ class Alone:
 
     async def answers(self, address: BrokerAddress) -> bool:
         return True
+
+    def trust(self, address: BrokerAddress) -> None:
+        """It is, anyway."""
 
 
 class Ownership:
@@ -195,7 +202,8 @@ class Ownership:
                 trouble = str(error)
             if loop.time() >= deadline:
                 if holder is not None and holder != self.address:
-                    return holder  # As far as the store knows it lives.
+                    self._neighbours.trust(holder)
+                    return holder
                 raise MetadataFailed(f"{trouble}: look it up again")
             await self._until_changed(bundle)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = get_logger("magnetar.broker")
 
 _HANDOVER_KEPT_S: Final = 30.0
+_TRUSTED_S: Final = 60.0
 
 
 class Neighbourhood:
@@ -35,6 +36,7 @@ class Neighbourhood:
         self._handovers: dict[Bundle, tuple[Handover, float]] = {}
         self._load = Load()
         self._measured = (clock.monotonic(), time.process_time())
+        self._trusted: dict[BrokerAddress, float] = {}
         self._draining = False
         self._joined = False
         self._reporting: asyncio.Task[None] | None = None
@@ -44,7 +46,7 @@ class Neighbourhood:
         self.members = self._new_members()
 
     def _new_members(self) -> Members:
-        return Members(self._broker.context.metadata, self.report, self.takeover.changed)
+        return Members(self._broker.context.metadata, self.report, self._changed)
 
     # Among others.
 
@@ -70,7 +72,22 @@ class Neighbourhood:
         return self.takeover.candidates(bundle) if self._joined else ()
 
     async def answers(self, address: BrokerAddress) -> bool:
-        return address == self._broker.ownership.address or await self._probes.answers(address.broker_url)
+        if address == self._broker.ownership.address:
+            return True
+        trusted_until = self._trusted.get(address, 0.0)
+        if trusted_until > self._broker.context.clock.monotonic():
+            return True
+        return await self._probes.answers(address.broker_url)
+
+    def trust(self, address: BrokerAddress) -> None:
+        """Send clients to a broker that we cannot reach, for a while, or until its session ends."""
+        self._trusted[address] = self._broker.context.clock.monotonic() + _TRUSTED_S
+
+    def _changed(self, before: BrokerReport | None, now: BrokerReport | None) -> None:
+        if now is None and before is not None:
+            self._trusted.pop(before.address, None)
+            self._probes.forget(before.address.broker_url)
+        self.takeover.changed(before, now)
 
     async def _open_topic(self, name: str) -> None:
         await self._broker.topics.get(TopicName.parse(name), create=False)
