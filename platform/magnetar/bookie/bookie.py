@@ -469,10 +469,12 @@ class Bookie:
         await self.in_storage_thread(self._running.limbo_file.write, limbo)
 
     async def leave_limbo(self, lost: Collection[int]) -> None:
-        """All that metadata names this bookie for is here again, save something of the ledgers in `lost`."""
+        """All that metadata names this bookie for is here again, save perhaps something of the ledgers in `lost`."""
         self._expect_serving()
-        await self.checkpoint()
         limbo = Limbo(ledgers=frozenset(lost))
+        if limbo == self.limbo and self._running.storage.doubt is None:
+            return
+        await self.checkpoint()
         await self.in_storage_thread(self._running.storage.end_doubt)
         await self.in_storage_thread(self._running.limbo_file.write, limbo)
         was, self.limbo = self.limbo, limbo

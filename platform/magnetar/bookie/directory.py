@@ -17,6 +17,7 @@ from magnetar.bookie.mark import Checkpoint, Mark, MarkFile
 from magnetar.bookie.record import BLOCK, FIRST_BLOCK
 from magnetar.bookie.segments import FIRST_SEGMENT, Segments
 from magnetar.environment.clock import Clock
+from magnetar.environment.crash import crash_point
 from magnetar.environment.directory_lock import LOCK_FILE
 from magnetar.environment.disk import Disk
 from magnetar.environment.logs import get_logger
@@ -127,6 +128,8 @@ def _make(disk: Disk, directory: Path, bookie_id: str, clock: Clock, dice: rando
         "instance_id": cookie.instance_id,
         "created_ms": cookie.created_ms,
     }
+    crash_point("bookie.directory.before_cookie")
     disk.replace_file(directory / COOKIE_FILE, json.dumps(fields).encode() + b"\n")
+    crash_point("bookie.directory.made")
     log.info("bookie.directory_made", directory=str(directory), bookie=bookie_id, instance=cookie.instance_id)
     return cookie

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from magnetar.bookie.errors import EntryLogCorrupt, NewerFormat
 from magnetar.bookie.write_cache import Parts
+from magnetar.environment.crash import crash_point
 from magnetar.environment.disk import Disk, DiskFile
 from magnetar.protocol.bookie import MAX_ENTRY_BYTES
 from magnetar.protocol.checksum import crc32c
@@ -85,7 +86,9 @@ class LogWriter:
         except OSError:
             self.abandon()
             raise
+        crash_point("bookie.log.written")
         disk.sync_directory(directory)
+        crash_point("bookie.log.created")
         self.end = HEADER_BYTES
         self.bytes_by_ledger: dict[int, int] = {}
 
@@ -119,7 +122,9 @@ class LogWriter:
     def seal(self) -> None:
         """Append the ledger map, durably, and close."""
         self._file.write(self.end, [encode_map(self.log, self.bytes_by_ledger, self.end, self.end)])
+        crash_point("bookie.log.before_seal")
         self.sync()
+        crash_point("bookie.log.sealed")
         self.close()
 
     def abandon(self) -> None:

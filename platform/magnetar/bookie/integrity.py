@@ -4,7 +4,8 @@
     check      each of them is compared with what is here; what is missing is fetched, verified and added
     the end    when all were looked at once without an error, and no sleeping writer can have kept a connection
 
-What no peer has stays missing: its ledger is reported and remains in limbo, the others do not wait for it.
+What no peer has stays missing: its ledger is reported and remains in limbo, and so does one whose end nobody knows yet;
+the others do not wait for them.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class Integrity:
             try:
                 report = await self.check()
                 waited = loop.time() - begun >= self._bookie.settings.gc_grace_s
-                if not report.unsettled and waited:
-                    await self._bookie.leave_limbo(report.lost)
+                if waited:
+                    await self._bookie.leave_limbo(report.lost.keys() | report.unsettled)
             except Exception as error:
                 log.warning("integrity.check_failed", reason=str(error) or type(error).__name__)
             if self._bookie.limbo or self._bookie.storage.doubt is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.bookie.errors import DirectoryDamaged, NewerFormat
+from magnetar.environment.crash import crash_point
 from magnetar.environment.disk import Disk, DiskFile
 from magnetar.environment.logs import get_logger
 from magnetar.protocol.bookie import NO_LAC
@@ -196,7 +197,9 @@ class LedgerTableFile:
     def create(self, number: int, records: Iterable[bytes]) -> None:
         """Write a whole table as `number`, durably, and go on with it."""
         data = _encode_header(number) + b"".join(records)
+        crash_point("bookie.ledgers.before_rewrite")
         self._disk.replace_file(self.path(number), data)
+        crash_point("bookie.ledgers.after_rewrite")
         self.close()
         self.number, self.end, self._fresh_bytes = number, len(data), len(data)
 
@@ -207,7 +210,9 @@ class LedgerTableFile:
         if self._file is None:
             self._file = self._disk.open(self.path(self.number), writable=True)
         self.end += self._file.write(self.end, [b"".join(records)])
+        crash_point("bookie.ledgers.before_sync")
         self._file.sync()
+        crash_point("bookie.ledgers.after_sync")
 
     @property
     def wants_rewrite(self) -> bool:

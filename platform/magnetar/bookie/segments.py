@@ -13,6 +13,7 @@ from magnetar.bookie.errors import JournalCorrupt, NewerFormat
 from magnetar.bookie.mark import Mark
 from magnetar.bookie.record import BLOCK, FIRST_BLOCK
 from magnetar.environment.clock import Clock
+from magnetar.environment.crash import crash_point
 from magnetar.environment.disk import Disk, DiskFile
 from magnetar.environment.logs import get_logger
 from magnetar.protocol.checksum import crc32c
@@ -137,10 +138,14 @@ class Segments:
             with self._lock:
                 self._spares.append(prepared)
             raise
+        crash_point("bookie.journal.segment_written")
         file.sync()
         path = self.path(segment)
+        crash_point("bookie.journal.segment_synced")
         self._disk.rename(prepared, path)
+        crash_point("bookie.journal.segment_renamed")
         self._disk.sync_directory(self._directory)
+        crash_point("bookie.journal.segment_ready")
         return OpenSegment(header, path, file, file.size())
 
     @property
@@ -153,8 +158,10 @@ class Segments:
             return
         path = self._next_spare()
         file = self._zeroed(path, self.segment_bytes)
+        crash_point("bookie.journal.spare_written")
         file.sync()
         file.close()
+        crash_point("bookie.journal.spare_synced")
         with self._lock:
             self._spares.append(path)
 
@@ -181,7 +188,9 @@ class Segments:
             else:
                 self._disk.remove(path)
         if behind:
+            crash_point("bookie.journal.before_release")
             self._disk.sync_directory(self._directory)
+            crash_point("bookie.journal.released")
             log.debug("journal.released", segments=behind)
 
     def remove_spares(self) -> None:

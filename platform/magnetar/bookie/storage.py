@@ -176,6 +176,7 @@ class Storage:
         state = self._index.state
         if state is not None and state.doubt is not None:
             self._index.put_state(replace(state, doubt=None))
+            crash_point("bookie.index.doubt_ended")
             self._index.sync()
 
     def _open_index(self) -> EntryIndex:
@@ -304,6 +305,7 @@ class Storage:
             self.checkpoint_state = replace(self.checkpoint_state, mark=mark)
         self._marks.write(self.checkpoint_state)
         if self._table_file.number != old_table:
+            crash_point("bookie.ledgers.before_remove")
             self._table_file.remove(old_table)
 
     @property
@@ -312,8 +314,10 @@ class Storage:
 
     def delete_ledgers(self, ledger_ids: Collection[int]) -> None:
         """Drop ledgers from the index. Their bytes stay until their logs go."""
+        crash_point("bookie.ledgers_deleted.before_index")
         self._index.delete_ledgers(ledger_ids)
         self._index.sync()
+        crash_point("bookie.ledgers_deleted.index_synced")
 
     def _note_log(self, writer: LogWriter) -> None:
         self.checkpoint_state = replace(
@@ -437,7 +441,9 @@ class Storage:
         try:
             at = file.size()
             file.write(at, [encode_map(log_id, usage, data_end, at)])
+            crash_point("bookie.log.before_map_sync")
             file.sync()
+            crash_point("bookie.log.mapped")
         finally:
             file.close()
         return LedgerMap(usage, data_end)
@@ -551,4 +557,6 @@ class Storage:
         for log_id in sorted(gone):
             self.logs.forget(log_id)
             self._disk.remove(self.logs.path(log_id))
+        crash_point("bookie.compaction.removed")
         self._disk.sync_directory(self._entries)
+        crash_point("bookie.compaction.removal_synced")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,8 +31,10 @@ class KnownPeers:
     entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
     unsettled: set[int] = field(default_factory=set)
     fail: bool = False
+    asked: int = 0
 
     async def ledgers(self) -> set[int]:
+        self.asked += 1
         if self.fail:
             raise OSError("metadata is away")
         return set(self.wanted)
@@ -144,13 +145,15 @@ async def test_limbo_lasts_while_metadata_is_away_or_a_ledger_has_no_end(tmp_pat
         await integrity.prepare()
         peers.fail = True
         integrity.start()
-        await asyncio.sleep(0.05)
-        assert bookie.limbo
+        await until(lambda: peers.asked > 5)
+        assert bookie.limbo.reason is not None
         peers.fail = False
-        await until(lambda: integrity.last is not None)
-        await asyncio.sleep(0.02)
-        assert bookie.limbo
+        await until(lambda: bookie.limbo.reason is None)
+        assert bookie.limbo.ledgers == {1}
         assert (await bookie.read_entry(1, 2)).status is OK
+        assert (await bookie.read_entry(1, 3)).status is UNKNOWN
+        assert await add(bookie, 1, 3) is BookieStatus.FENCED
+        assert await add(bookie, 2, 0) is OK
         peers.unsettled.clear()
         await until(lambda: not bookie.limbo)
         await integrity.stop()
