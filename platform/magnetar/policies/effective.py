@@ -19,7 +19,7 @@ from magnetar.policies.namespace import Policies, SubscriptionAuthMode, Subscrip
 from magnetar.policies.quotas import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType
 from magnetar.policies.rates import DispatchRate, PublishRate, SubscribeRate
 from magnetar.policies.schemas import SchemaAutoUpdateStrategy, SchemaCompatibilityStrategy
-from magnetar.policies.storage import InactiveTopicDeleteMode, OffloadPolicies
+from magnetar.policies.storage import BookieAffinity, InactiveTopicDeleteMode, OffloadPolicies
 from magnetar.policies.topic import TopicPolicies
 
 Value = TypeVar("Value")
@@ -95,6 +95,8 @@ class EffectivePolicies:
     write_quorum: int
     ack_quorum: int
     mark_delete_rate: float
+    bookie_affinity: BookieAffinity | None
+    """The groups of bookies its ledgers are kept to; None: any bookies."""
 
     auto_topic_creation: bool
     auto_topic_partitions: int
@@ -140,6 +142,7 @@ def resolve(
     local: TopicPolicies,
     everywhere: TopicPolicies,
     defaults: PolicyDefaults,
+    bookie_affinity: BookieAffinity | None = None,
 ) -> EffectivePolicies:
     """What holds for `topic`. System topics are exempt from limits, expiry and quotas."""
     own = laid_over(local, everywhere)
@@ -187,6 +190,7 @@ def resolve(
         mark_delete_rate=persistence.managed_ledger_max_mark_delete_rate
         if persistence
         else defaults.mark_delete_rate,
+        bookie_affinity=bookie_affinity,
         auto_topic_creation=creating.allow_auto_topic_creation if creating else defaults.auto_topic_creation,
         auto_topic_partitions=_auto_partitions(creating, defaults),
         auto_subscription_creation=subscribing.allow_auto_subscription_creation

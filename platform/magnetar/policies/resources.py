@@ -404,7 +404,9 @@ class Resources:
         namespace = await self.require_namespace(topic.namespace_name)
         record = await self._records.get(paths.topic_policies(topic.base), TopicPoliciesRecord)
         record = record or TopicPoliciesRecord()
-        return resolve(topic, namespace, record.local, record.everywhere, await self.defaults())
+        here = await self.local_policies(topic.namespace_name)
+        affinity = here.bookie_affinity_group if here else None
+        return resolve(topic, namespace, record.local, record.everywhere, await self.defaults(), affinity)
 
     # The platform's own settings.
 

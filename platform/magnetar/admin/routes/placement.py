@@ -1,4 +1,4 @@
-"""Where a namespace lives: its clusters, its bookies, and what it is kept apart from. Kept, not enforced yet."""
+"""Where a namespace lives: its clusters, its bookies, and what it is kept apart from. Of these, bookies are enforced."""
 
 from __future__ import annotations
 
