@@ -98,6 +98,7 @@ class BookieNode:
             cluster.history.told(f"{self.name} cannot start: {type(error).__name__}: {error}")
             self.refused(error)
             return
+        await self._judge_memory(bookie)
         store = self._store = SimulatedStore(cluster, process)
         registration = BookieRegistration(store, bookie, f"{self.name}:3181", old_session_wait_s=1e9)
         while True:
@@ -117,6 +118,32 @@ class BookieNode:
         GarbageCollector(bookie, live, exists=exists).start()
         self.bookie = bookie
         cluster.history.told(f"{self.name} serves")
+
+    async def _judge_memory(self, bookie: Bookie) -> None:
+        """I11, I12: what it had answered before it died, it knows now."""
+        judge = self._cluster.judge
+        for bookie_id, ledger_id in list(judge.fenced):
+            if bookie_id == self.name and ledger_id in judge.metadata and bookie.limbo.reason is None:
+                state = bookie._table.get(ledger_id)
+                judge.expect(
+                    "I11",
+                    state is not None and state.fenced,
+                    f"{self.name} had answered that ledger {ledger_id} is fenced, and after a restart it is not",
+                )
+        if self.name in judge.rotten:
+            return
+        for ledger_id, entries in sorted(judge.bookie_has.get(self.name, {}).items()):
+            if ledger_id not in judge.metadata:
+                continue
+            listed = await bookie.list_entries(ledger_id)
+            missing = (
+                [] if listed.status.is_unknown else [each for each in sorted(entries) if each not in listed]
+            )
+            judge.expect(
+                "I12",
+                not missing or ledger_id not in judge.metadata,
+                f"{self.name} had acknowledged entries {missing[:5]} of ledger {ledger_id}, and lost them in a restart",
+            )
 
     def refused(self, error: Exception) -> None:
         """It does not start. With a disk that is as it should be, that must not happen."""
