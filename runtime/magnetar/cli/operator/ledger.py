@@ -16,6 +16,7 @@ from magnetar.cli.operator.store import (
     JsonOption,
     OpenCluster,
     StoreOption,
+    read_log,
     show_json,
     show_table,
     with_cluster,
@@ -303,16 +304,15 @@ async def _read(cluster: OpenCluster, ledger_id: int, first: int, last: int) -> 
 
 async def _user_of(cluster: OpenCluster, metadata: LedgerMetadata) -> str | None:
     """The topic or subscription whose record names the ledger."""
-    from magnetar.managed_ledger.records import cursor_path, decode_cursor, decode_log, log_path
+    from magnetar.managed_ledger.records import cursor_path, decode_cursor
 
     log_name = metadata.custom.get(LOG_KEY, b"").decode()
     cursor = metadata.custom.get(CURSOR_KEY, b"").decode()
     if not log_name:
         return None
-    record = await cluster.metadata.get(log_path(log_name))
-    if record is None:
+    log = await read_log(cluster.metadata, log_name)
+    if log is None:
         return None
-    log = decode_log(log_name, record.value)
     if any(each.ledger_id == metadata.ledger_id for each in log.ledgers):
         return f"topic {log_name}"
     if cursor:

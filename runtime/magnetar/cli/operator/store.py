@@ -19,15 +19,27 @@ from magnetar.cli.errors import CommandError
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.errors import DirectoryInUse, DiskError
 from magnetar.ledger.errors import LedgerError
+from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.opening import open_store
 
 if TYPE_CHECKING:
     from magnetar.ledger.client import LedgerClient
     from magnetar.ledger.provider import MetadataBookieProvider
+    from magnetar.managed_ledger.records import LogRecord
     from magnetar.metadata.store import MetadataStore
 
 T = TypeVar("T")
+
+_REFUSALS = (
+    MetadataError,
+    LedgerError,
+    ManagedLedgerError,
+    BookieError,
+    AutorecoveryError,
+    DirectoryInUse,
+    DiskError,
+)
 
 StoreOption = Annotated[
     str,
@@ -82,6 +94,24 @@ async def open_cluster(url: str) -> AsyncIterator[OpenCluster]:
         yield OpenCluster(metadata, identity, provider, ledgers, clock, dice)
 
 
+async def read_log(metadata: MetadataStore, name: str) -> LogRecord | None:
+    """The record of a managed ledger with all its ledgers; None where there is none."""
+    from magnetar.managed_ledger.chapters import ChapterMissing, ChapterStore
+    from magnetar.managed_ledger.records import decode_log, log_path
+
+    while True:
+        record = await metadata.get(log_path(name))
+        if record is None:
+            return None
+        try:
+            return await ChapterStore(metadata).with_chapters(name, decode_log(name, record.value))
+        except ChapterMissing:
+            if await metadata.get(log_path(name)) == record:
+                raise CommandError(
+                    f"a part of the list of ledgers of {name} is missing in the store"
+                ) from None
+
+
 def with_cluster(url: str, work: Callable[[OpenCluster], Awaitable[T]]) -> T:
     """Run `work` on the cluster, and turn what can go wrong into one line for the user."""
 
@@ -104,7 +134,7 @@ def run_command(work: Callable[[], Awaitable[T]]) -> T:
 
     try:
         return asyncio.run(run())
-    except (MetadataError, LedgerError, BookieError, AutorecoveryError, DirectoryInUse, DiskError) as error:
+    except _REFUSALS as error:
         raise CommandError(str(error)) from error
 
 

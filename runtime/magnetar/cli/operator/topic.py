@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from magnetar.cli.errors import CommandError
-from magnetar.cli.operator.store import OpenCluster, show_json, show_table, with_cluster
+from magnetar.cli.operator.store import OpenCluster, read_log, show_json, show_table, with_cluster
 from magnetar.ledger.errors import NoSuchLedger
-from magnetar.managed_ledger.records import cursor_path, decode_cursor, decode_log, decode_name, log_path
+from magnetar.managed_ledger.records import cursor_path, decode_cursor, decode_name, log_path
 from magnetar.naming import NamingError, TopicName
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def show_internal_stats(topic: str, metadata_store: str, json: bool) -> None:
 
 async def _read(cluster: OpenCluster, topic: TopicName) -> dict[str, Any]:
     name = topic.managed_ledger_name
-    record = await cluster.metadata.get(log_path(name))
-    if record is None:
+    log = await read_log(cluster.metadata, name)
+    if log is None:
         raise CommandError(
             f"there is no topic {topic}"
             + (
@@ -60,7 +60,6 @@ async def _read(cluster: OpenCluster, topic: TopicName) -> dict[str, Any]:
                 else "; of a partitioned topic, name a partition: TOPIC-partition-0"
             )
         )
-    log = decode_log(name, record.value)
     cursors: dict[str, Any] = {}
     for part in await cluster.metadata.children(log_path(name)):
         cursor = decode_name(part)
