@@ -41,6 +41,7 @@ class ManagedLedgerFactory:
         sweeps: SweepSettings | None = None,
     ) -> None:
         self.cache = cache if cache is not None else EntryCache()
+        self.ledger_client = ledgers
         self._metadata = metadata
         self._clock = clock
         self._tasks = OwnedTasks(log)

@@ -54,6 +54,14 @@ class BookieAffinity(CamelModel):
     bookkeeper_affinity_group_secondary: str | None = None
 
 
+class BookieInfo(CamelModel):
+    """Where a bookie stands in the network."""
+
+    rack: str | None = None
+    """A path, `/rack` or `/region/rack`."""
+    hostname: str | None = None
+
+
 class InactiveTopicDeleteMode(StrEnum):
     """When a topic counts as inactive."""
 

@@ -24,7 +24,21 @@ async def test_who_is_there(platform: Platform) -> None:
     assert (await http.get(f"{BASE}/backlog-quota-check")).status_code == 204
     owned = (await http.get(f"{BASE}/standalone/{me}/ownedNamespaces")).json()
     assert any(bundle.startswith("pulsar/system/") for bundle in owned)
-    assert (await http.get("/admin/v2/bookies/all")).status_code == 200
+    (bookie,) = (await http.get("/admin/v2/bookies/all")).json()["bookies"]
+    assert bookie["bookieId"]
+
+
+async def test_where_bookies_stand_is_said_and_forgotten(platform: Platform) -> None:
+    http, base = platform.http, "/admin/v2/bookies/racks-info"
+    assert (await http.get(base)).json() == {}
+    assert (await http.get(f"{base}/b:3181")).status_code == 404
+    assert (await http.post(f"{base}/b:3181", json={"rack": "/r"})).status_code == 412, "no group"
+    said = {"rack": "/north/1", "hostname": "b"}
+    assert (await http.post(f"{base}/b:3181?group=left", json=said)).status_code == 204
+    assert (await http.get(base)).json() == {"left": {"b:3181": {"rack": "/north/1", "hostname": None}}}
+    assert (await http.get(f"{base}/b:3181")).json()["rack"] == "/north/1"
+    assert (await http.delete(f"{base}/b:3181")).status_code == 204
+    assert (await http.get(base)).json() == {}
 
 
 async def test_settings_that_change_while_it_runs(platform: Platform) -> None:
