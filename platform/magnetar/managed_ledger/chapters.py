@@ -81,7 +81,13 @@ class ChapterStore:
         if not record.chapters:
             return record
         parts = await asyncio.gather(*(self._read(name, each) for each in record.chapters))
-        older = [each for part in parts for each in part if each.ledger_id >= record.first_ledger]
+        lost = {each.ledger_id for each in record.lost}
+        older = [
+            each
+            for part in parts
+            for each in part
+            if each.ledger_id >= record.first_ledger and each.ledger_id not in lost
+        ]
         return replace(record, ledgers=(*older, *record.ledgers))
 
     async def _read(self, name: str, chapter: Chapter) -> list[ListedLedger]:

@@ -77,6 +77,11 @@ class Cursor:
         return self._properties
 
     @property
+    def ledger_id(self) -> int:
+        """The ledger it is kept in; -1: it is in metadata, or nowhere."""
+        return -1 if self._store is None else self._store.ledger_id
+
+    @property
     def backlog(self) -> int:
         """How many entries are not acknowledged."""
         return self._state.backlog
@@ -236,6 +241,12 @@ class Cursor:
         self._state.ledgers_dropped()
         if self._state.mark_delete != before:
             self._changes += 1
+
+    def ledger_lost(self, ledger_id: int) -> None:
+        """The log goes on without a ledger that cannot be read."""
+        self._generation += 1
+        self._state.ledger_lost(ledger_id)
+        self._changes += 1
 
     # Persisting.
 

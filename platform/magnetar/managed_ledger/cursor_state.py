@@ -335,6 +335,25 @@ class CursorState:
         if self.read_position <= self.mark_delete:
             self.rewind()
 
+    def ledger_lost(self, ledger_id: int) -> None:
+        """A ledger was taken out of the log: there is nothing in it to be acknowledged or read."""
+        ranges = self._ranges.pop(ledger_id, None)
+        if ranges is not None:
+            self._individual -= ranges.count()
+        for position in [each for each in self._ack_sets if each.ledger_id == ledger_id]:
+            del self._ack_sets[position]
+        if self.mark_delete.ledger_id == ledger_id:
+            existing = self._ledgers.existing_from(self.mark_delete)
+            self.mark_delete = (
+                self._ledgers.last_position if existing is None else self._ledgers.before(existing)
+            )
+        if self.read_position.ledger_id == ledger_id:
+            existing = self._ledgers.existing_from(self.read_position)
+            self.read_position = self.mark_delete.following if existing is None else existing
+        self._forget_new()
+        self._voided = True  # What is written speaks of it: it is written anew.
+        self._absorb()
+
     # Storing.
 
     def image(self) -> CursorImage:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 
 from magnetar.environment.clock import Clock
 from magnetar.environment.crash import crash_point
@@ -19,6 +20,7 @@ from magnetar.ledger.errors import LedgerError, NoSuchLedger
 from magnetar.managed_ledger.chapters import ChapterMissing, ChapterStore
 from magnetar.managed_ledger.errors import (
     ManagedLedgerFenced,
+    NoSuchLedgerInLog,
     NoSuchManagedLedger,
     RecordUnreadable,
     StorageUnavailable,
@@ -41,6 +43,9 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
 log = get_logger("magnetar.managed_ledger")
 
 _PATIENCE_S = 15.0
+
+INDEXES_LEFT_OUT = 1 << 24
+"""Of a ledger that was never closed, and is lost: more messages than it can have held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class LogRemover:
                     await self._fence(each.ledger_id)  # A previous owner must not write into nothing.
                 crash_point("managed_ledger.before_ledger_delete")
                 await self.client.delete(each.ledger_id)
-            for ledger_id in record.doomed:
+            for ledger_id in (*record.doomed, *(each.ledger_id for each in record.lost)):
                 crash_point("managed_ledger.before_ledger_delete")
                 await self.client.delete(ledger_id)
         except LedgerError as error:
@@ -115,6 +120,37 @@ class LogRemover:
                     await self.client.delete(ledger_id)
         crash_point("cursor.before_record_delete")
         await owned.delete()
+
+    async def give_up(self, name: str, ledger_id: int) -> str:
+        """Let a log that nobody has open here go on without a ledger that is lost. Whoever has it is deposed.
+
+        Raises:
+            NoSuchManagedLedger, NoSuchLedgerInLog, StorageUnavailable, ManagedLedgerFenced
+        """
+        record, version = await self.read_record(name)
+        if record is None or record.deleted:
+            raise NoSuchManagedLedger(name)
+        for each in record.ledgers:
+            if each.ledger_id == ledger_id:
+                changed = record.with_lost(ledger_id, self.clock.time_ms(), INDEXES_LEFT_OUT)
+                owned = self.owned(log_path(name), version)
+                await owned.write(partial(encode_log, changed))
+                log.error("ledger.given_up", log=name, ledger_id=ledger_id, entries=each.entries)
+                known = f"{each.entries} entries, {each.size} bytes"
+                return known if each.closed_ms else "the log's last entries: nobody knows how many"
+        for part in await self.children(name, log_path(name)):
+            cursor = decode_name(part)
+            path = cursor_path(name, cursor)
+            found = await self.get(name, path)
+            kept = self._cursor(cursor, found) if found is not None else None
+            if found is not None and kept is not None and kept.ledger_id == ledger_id:
+                given_up = replace(kept, ledger_id=-1, doomed=kept.ledger_ids)
+                owned = self.owned(path, found.version)
+                await owned.write(partial(encode_cursor, given_up))
+                mark = kept.snapshot.mark_delete
+                log.error("cursor.state_given_up", log=name, cursor=cursor, goes_on_from=str(mark))
+                return f"the state of cursor {cursor!r}: it goes on from {mark}"
+        raise NoSuchLedgerInLog(name, ledger_id)
 
     def _cursor(self, name: str, found: Versioned) -> CursorRecord | None:
         try:

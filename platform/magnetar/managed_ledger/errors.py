@@ -12,6 +12,7 @@ ManagedLedgerError
     RecordUnreadable(what, reason)  a record in metadata or a cursor ledger is corrupt or of a newer format
     NoSuchCursor(name)
     CursorClosed(name)
+    NoSuchLedgerInLog(name, id)     no closed ledger of this log, nor of one of its cursors
 """
 
 from __future__ import annotations
@@ -92,3 +93,10 @@ class CursorClosed(ManagedLedgerError):
     def __init__(self, name: str) -> None:
         super().__init__(f"cursor {name!r} is closed")
         self.name = name
+
+
+class NoSuchLedgerInLog(ManagedLedgerError):
+    def __init__(self, name: str, ledger_id: int) -> None:
+        super().__init__(f"log {name!r} has no closed ledger {ledger_id}, nor has one of its cursors")
+        self.name = name
+        self.ledger_id = ledger_id

@@ -164,6 +164,25 @@ class ManagedLedgerFactory:
             await asyncio.gather(*(opened.close() for opened in list(self._open.values())))
         await self._tasks.drain()
 
+    # What is lost.
+
+    async def skip_lost_ledger(self, name: str, ledger_id: int) -> str:
+        """Let the log `name` go on without a ledger that is lost for good: by an operator's consent only.
+
+        Also for a log that cannot be opened because of it, and for a ledger that holds a cursor's state: that
+        cursor goes on from where its record in metadata stands, and delivers again what was acknowledged since.
+
+        Returns what was given up, for people.
+
+        Raises:
+            NoSuchManagedLedger, NoSuchLedgerInLog, StorageUnavailable, ManagedLedgerFenced
+        """
+        opened = self._open.get(name)
+        if opened is not None and opened.state in ("open", "terminated") and ledger_id in opened.ledgers:
+            lost = await opened.skip_lost_ledger(ledger_id)
+            return f"{lost.entries} entries, {lost.size} bytes"
+        return await self._tasks.shielded(self._remover.give_up(name, ledger_id))
+
     # Leftovers.
 
     async def sweep(self) -> SweepReport:

@@ -66,6 +66,15 @@ class LedgerList:
         del self._ids[:number]
         del self._spans[:number]
 
+    def take_out(self, ledger_id: int) -> None:
+        """Go on without a ledger, wherever it stands. Ordinals of what lies behind it change."""
+        at = bisect_left(self._ids, ledger_id)
+        gone = self._spans.pop(at)
+        del self._ids[at]
+        for span in self._spans[at:]:
+            span.entries_before -= gone.entries
+            span.bytes_before -= gone.size
+
     def drop_last(self) -> None:
         """Take away the last ledger, which holds nothing."""
         assert self._spans[-1].entries == 0

@@ -30,13 +30,14 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
+    NoSuchLedgerInLog,
     StorageUnavailable,
 )
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import READ_BYTES_MAX, ReadPath
+from magnetar.managed_ledger.reads import READ_BYTES_MAX, ReadPath, UnreadableLedger
 from magnetar.managed_ledger.record_keeper import RecordKeeper
-from magnetar.managed_ledger.records import LogRecord
+from magnetar.managed_ledger.records import LogRecord, LostLedger
 from magnetar.managed_ledger.retention import droppable
 from magnetar.protocol.buffers import Buffer
 
@@ -79,7 +80,7 @@ class ManagedLedger:
         self.tasks = tasks
         self.cache = cache
         self.ledgers = ledgers
-        self.highest_ledger_id = max((each.ledger_id for each in keeper.record.ledgers), default=-1)
+        self.highest_ledger_id = max(keeper.record.ledger_ids, default=-1)
         self.read_bytes_max = READ_BYTES_MAX
         self.fenced = False
         self.keeper = keeper
@@ -334,12 +335,8 @@ class ManagedLedger:
     async def _drop_first(self, number: int) -> None:
         dropped = [span.ledger_id for span in list(self.ledgers)[:number]]
 
-        def without_dropped(record: LogRecord) -> LogRecord:
-            kept = tuple(each for each in record.ledgers if each.ledger_id not in dropped)
-            return replace(record, ledgers=kept).with_doomed(*dropped)
-
         crash_point("managed_ledger.before_trim")
-        await self.change_record(without_dropped)
+        await self.change_record(lambda record: record.with_front_dropped(dropped))
         crash_point("managed_ledger.after_trim")
         self.ledgers.drop_first(number)
         for cursor in list(self.cursors.values()):
@@ -347,6 +344,46 @@ class ManagedLedger:
         for ledger_id in dropped:
             self._reads.forget(ledger_id)
         log.info("log.trimmed", log=self.name, ledgers=",".join(map(str, dropped)))
+
+    # What is lost.
+
+    @property
+    def unreadable_ledgers(self) -> Mapping[int, UnreadableLedger]:
+        """Ledgers of which the last read failed on all replicas, and why."""
+        return self._reads.unreadable
+
+    async def skip_lost_ledger(self, ledger_id: int) -> LostLedger:
+        """Go on without a closed ledger that cannot be read: by an operator's consent only.
+
+        Its entries are gone for readers, and count as acknowledged. It is kept, and named as lost, until the
+        ledgers before it are trimmed.
+
+        Raises:
+            NoSuchLedgerInLog: it is no closed ledger of this log.
+            StorageUnavailable, ManagedLedgerFenced
+        """
+        self.check_open()
+        return await self.guarded(self.tasks.shielded(self._skip(ledger_id)))
+
+    async def _skip(self, ledger_id: int) -> LostLedger:
+        async with self._trim_lock:
+            span = self.ledgers.span(ledger_id)
+            if span is None or not span.closed_ms:
+                raise NoSuchLedgerInLog(self.name, ledger_id)
+            now_ms = self.clock.time_ms()
+            crash_point("managed_ledger.before_skip")
+            await self.change_record(lambda record: record.with_lost(ledger_id, now_ms, 0))
+            crash_point("managed_ledger.after_skip")
+            self.ledgers.take_out(ledger_id)
+            for cursor in list(self.cursors.values()):
+                cursor.ledger_lost(ledger_id)
+            self._reads.forget(ledger_id)
+            lost = next(each for each in self.keeper.record.lost if each.ledger_id == ledger_id)
+        log.error(
+            "ledger.given_up", log=self.name, ledger_id=ledger_id, entries=lost.entries, bytes=lost.size
+        )
+        self.ledger_changed()
+        return lost
 
     def delete_later(self, ledger_id: int) -> None:
         """Delete a ledger that no record ever named."""
@@ -487,4 +524,56 @@ class ManagedLedger:
                 for span in self.ledgers
             ],
             "cursors": {name: cursor.stats() for name, cursor in self.cursors.items()},
+            "properties": dict(self.properties),
+            "pendingDeletes": list(self.keeper.record.doomed),
+            "lostLedgers": [
+                {
+                    "ledgerId": each.ledger_id,
+                    "entries": each.entries,
+                    "size": each.size,
+                    "skippedAt": each.skipped_ms,
+                }
+                for each in self.keeper.record.lost
+            ],
+            "unreadableLedgers": [
+                {
+                    "ledgerId": each.ledger_id,
+                    "entryId": each.entry_id,
+                    "since": each.since_ms,
+                    "reason": each.reason,
+                }
+                for each in self.unreadable_ledgers.values()
+            ],
+        }
+
+    async def internal_stats_in_full(self, *, ledgers_max: int = 1000) -> dict[str, object]:
+        """`internal_stats`, and for each of the latest ledgers what the bookies' metadata say of it.
+
+        One whose metadata cannot be read tells why, instead.
+        """
+        stats = self.internal_stats()
+        listed = stats["ledgers"]
+        assert isinstance(listed, list)
+        for each in listed[-ledgers_max:]:
+            each.update(await self._storage_of(each["ledgerId"]))
+        for name, cursor in list(self.cursors.items()):
+            shown = cursor.stats()
+            if shown["cursorLedger"] != -1:
+                shown["cursorLedgerStorage"] = await self._storage_of(cursor.ledger_id)
+            cursors = stats["cursors"]
+            assert isinstance(cursors, dict)
+            cursors[name] = shown
+        return stats
+
+    async def _storage_of(self, ledger_id: int) -> dict[str, object]:
+        try:
+            metadata = await self.client.metadata_of(ledger_id)
+        except LedgerError as error:
+            return {"error": str(error)}
+        return {
+            "ensembleSize": metadata.ensemble_size,
+            "writeQuorum": metadata.write_quorum,
+            "ackQuorum": metadata.ack_quorum,
+            "ledgerState": metadata.state.name,
+            "ensembles": {str(each.first_entry): list(each.ensemble) for each in metadata.segments},
         }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import LedgerError, NoSuchLedger
 from magnetar.ledger.reader import LedgerReader
 from magnetar.managed_ledger.entry import Entry, stored_entry
@@ -17,8 +19,20 @@ from magnetar.protocol.message import split_message
 if TYPE_CHECKING:
     from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
+log = get_logger("magnetar.managed_ledger")
+
 READ_BYTES_MAX = 4 * 1024 * 1024
 _READERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLedger:
+    """A ledger of which a read failed on all replicas."""
+
+    ledger_id: int
+    entry_id: int
+    since_ms: int
+    reason: str
 
 
 class ReadPath:
@@ -28,6 +42,7 @@ class ReadPath:
         self._owner = owner
         self._cache = cache
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self.unreadable: dict[int, UnreadableLedger] = {}
 
     async def read_run(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
         """Entries from `first` on, which exists, within its ledger: at least one.
@@ -44,13 +59,36 @@ class ReadPath:
         cached = self._cache.read(ledger_id, entry_id, last, max_bytes)
         if cached:
             return cached
-        reader = await self._reader(ledger_id)
         try:
+            reader = await self._reader(ledger_id)
             found = await reader.read(entry_id, last, max_bytes=min(max_bytes, READ_BYTES_MAX))
-            return [stored_entry(Position(ledger_id, each.entry_id), each.payload) for each in found]
-        except (LedgerError, ProtocolError) as error:
+            entries = [stored_entry(Position(ledger_id, each.entry_id), each.payload) for each in found]
+        except (LedgerError, ProtocolError, EntryUnreadable) as error:
             self._readers.pop(ledger_id, None)  # Its replicas may have been moved.
+            self._report(ledger_id, entry_id, str(error))
+            if isinstance(error, EntryUnreadable):
+                raise
             raise EntryUnreadable(self._owner.name, str(error)) from error
+        if self.unreadable:
+            self.unreadable.pop(ledger_id, None)
+        return entries
+
+    def _report(self, ledger_id: int, entry_id: int, reason: str) -> None:
+        """Once for each ledger, until it is read again."""
+        if ledger_id in self.unreadable:
+            return
+        self.unreadable[ledger_id] = UnreadableLedger(
+            ledger_id, entry_id, self._owner.clock.time_ms(), reason
+        )
+        span = self._owner.ledgers.span(ledger_id)
+        log.error(
+            "ledger.unreadable",
+            log=self._owner.name,
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            entries=span.entries if span is not None else 0,
+            reason=reason,
+        )
 
     async def _reader(self, ledger_id: int) -> LedgerReader:
         writer = self._owner.writer
@@ -73,6 +111,7 @@ class ReadPath:
 
     def forget(self, ledger_id: int) -> None:
         self._readers.pop(ledger_id, None)
+        self.unreadable.pop(ledger_id, None)
 
     # Finding by time.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
@@ -35,6 +35,17 @@ class ListedLedger:
     entries: int = 0
     size: int = 0
     closed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostLedger:
+    """A ledger that cannot be read any more, and that an operator has consented to go on without."""
+
+    ledger_id: int
+    entries: int
+    """As far as it was known: 0 of one that was never closed."""
+    size: int
+    skipped_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,39 @@ class LogRecord:
     """Where the older ledgers are listed; `ledgers` has them, too, unless it was only decoded."""
     first_ledger: int = 0
     """With chapters: what they list before this ledger is gone."""
+    lost: tuple[LostLedger, ...] = ()
+    """Ledgers that were given up; not among `ledgers`. They are deleted when the ledgers before them have been."""
+
+    @property
+    def ledger_ids(self) -> tuple[int, ...]:
+        """All ledgers it names."""
+        return (
+            *(each.ledger_id for each in self.ledgers),
+            *(each.ledger_id for each in self.lost),
+            *self.doomed,
+        )
+
+    def with_lost(self, ledger_id: int, now_ms: int, indexes_left_out: int) -> LogRecord:
+        """Without a ledger that cannot be read, which it names as lost.
+
+        Args:
+            indexes_left_out: so many messages it may have held at most, if nobody knows: no index is given twice.
+        """
+        listed = next(each for each in self.ledgers if each.ledger_id == ledger_id)
+        return replace(
+            self,
+            ledgers=tuple(each for each in self.ledgers if each.ledger_id != ledger_id),
+            lost=(*self.lost, LostLedger(ledger_id, listed.entries, listed.size, now_ms)),
+            next_index=self.next_index if listed.closed_ms else self.next_index + indexes_left_out,
+        )
+
+    def with_front_dropped(self, dropped: Collection[int]) -> LogRecord:
+        """Without the ledgers `dropped` at its front, and the lost ones before those that stay: all doomed."""
+        kept = tuple(each for each in self.ledgers if each.ledger_id not in dropped)
+        first = kept[0].ledger_id if kept else 0
+        past = [each.ledger_id for each in self.lost if each.ledger_id < first]
+        lost = tuple(each for each in self.lost if each.ledger_id >= first)
+        return replace(self, ledgers=kept, lost=lost).with_doomed(*dropped, *past)
 
     def with_doomed(self, *ledger_ids: int) -> LogRecord:
         return replace(self, doomed=(*self.doomed, *ledger_ids))
@@ -132,6 +176,7 @@ def encode_log(record: LogRecord, revision: str) -> bytes:
             ],
             "chapters": [[each.name, each.first, each.last] for each in record.chapters],
             "first_ledger": record.first_ledger,
+            "lost": [[each.ledger_id, each.entries, each.size, each.skipped_ms] for each in record.lost],
             "next_index": record.next_index,
             "terminated": None if record.terminated is None else list(record.terminated),
             "properties": dict(record.properties),
@@ -165,6 +210,7 @@ def decode_log(name: str, data: bytes) -> LogRecord:
                 Chapter(str(each), int(first), int(last)) for each, first, last in fields.get("chapters", ())
             ),
             first_ledger=int(fields.get("first_ledger", 0)),
+            lost=tuple(LostLedger(*map(int, each)) for each in fields.get("lost", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordUnreadable(what, f"{type(error).__name__}: {error}") from error

@@ -148,8 +148,7 @@ class Sweeper:
                 report.unreadable.append(str(error))
                 continue
             self._chapters |= {chapter_path(name, each) for each in record.chapters}
-            named.update(each.ledger_id for each in record.ledgers)
-            named.update(record.doomed)
+            named.update(record.ledger_ids)
             await self._look_at(name, record, value, report, seen, delete=delete)
             await self._walk_cursors(name, record, named, report, seen, delete=delete)
         return named, seen
@@ -323,7 +322,7 @@ class Sweeper:
                 ids = decode_cursor(cursor, value).ledger_ids
             else:
                 record = (await self._remover.read_record(name))[0] or decode_log(name, value)
-                ids = (*record.doomed, *(each.ledger_id for each in record.ledgers))
+                ids = record.ledger_ids
         except RecordUnreadable:
             return None
         return None if metadata.ledger_id in ids else f"the record of {what} does not name it"
