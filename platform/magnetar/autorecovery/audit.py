@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from magnetar.autorecovery.checker import LedgerChecker
+from magnetar.autorecovery.checker import NO_DOUBTS, LedgerChecker
 from magnetar.autorecovery.extents import extents
 from magnetar.autorecovery.records import RepairReports
 from magnetar.autorecovery.verdicts import shared_domains
@@ -155,8 +155,10 @@ class Audit:
         return cleared
 
     async def _is_well(self, ledger_id: int) -> bool:
+        report = await self._reports.get(ledger_id)
+        doubted = NO_DOUBTS if report is None else report.doubts()
         try:
-            return (await self._checker.check(ledger_id)).well
+            return (await self._checker.check(ledger_id, doubted=doubted)).well
         except NoSuchLedger:
             return True
 

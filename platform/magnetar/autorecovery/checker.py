@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from magnetar.autorecovery.entry_ranges import Ranges, count, from_ids, intersect
@@ -19,6 +19,7 @@ from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
 log = get_logger("magnetar.autorecovery")
 
 SAMPLES_AT_ONCE = 8
+NO_DOUBTS: Mapping[str, Collection[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,18 @@ class LedgerChecker:
         self._surroundings = surroundings
         self._bookies = bookies
 
-    async def check(self, ledger_id: int, *, leaving: Collection[str] = (), share: float = 0.0) -> Checkup:
+    async def check(
+        self,
+        ledger_id: int,
+        *,
+        leaving: Collection[str] = (),
+        share: float = 0.0,
+        doubted: Mapping[str, Collection[int]] = NO_DOUBTS,
+    ) -> Checkup:
         """
         Args:
             share: of the entries of each copy, read and verify so many, beside the first and the last.
+            doubted: by bookie, entries to read and verify too: they were found damaged before.
         Raises:
             NoSuchLedger, MetadataUnavailable, MetadataCorrupt
         """
@@ -71,7 +80,7 @@ class LedgerChecker:
             zip(asked, await asyncio.gather(*(self._ask(ledger_id, each) for each in asked)), strict=True)
         )
         for part in parts:
-            await self._sample(ledger_id, part, holdings, share)
+            await self._sample(ledger_id, part, holdings, share, doubted)
         verdicts = [
             judge(
                 part, readable=readable, leaving=leaving, holdings=holdings if part.entries() else _all(part)
@@ -80,12 +89,38 @@ class LedgerChecker:
         ]
         return Checkup(metadata, tuple(verdict for verdict in verdicts if not verdict.well))
 
+    async def check_confirmed(self, ledger_id: int) -> Verdict | None:
+        """How the last fragment of an open ledger stands, up to what is confirmed; None if it is closed by now.
+
+        Raises:
+            NoSuchLedger, MetadataUnavailable, MetadataCorrupt
+            ReadFailed: nobody says what is confirmed.
+        """
+        metadata = await self._surroundings.registry.read(ledger_id)
+        if metadata.closed:
+            return None
+        part = Extent(metadata.last_fragment, await read_last_confirmed(metadata, self._surroundings))
+        readable = frozenset(await self._bookies.readable())
+        holdings = _all(part)
+        if part.entries():
+            asked = [bookie for bookie in part.ensemble if bookie in readable]
+            found = await asyncio.gather(*(self._ask(ledger_id, each) for each in asked))
+            holdings = dict(zip(asked, found, strict=True))
+        return judge(part, readable=readable, leaving=(), holdings=holdings)
+
     async def _ask(self, ledger_id: int, bookie: str) -> Holding:
         answer = await self._surroundings.bookies.connection(bookie).list_entries(ledger_id)
         vouches = answer.status is BookieStatus.OK or answer.status.is_negative
         return Holding(answer.ranges, known=vouches)
 
-    async def _sample(self, ledger_id: int, part: Extent, holdings: dict[str, Holding], share: float) -> None:
+    async def _sample(
+        self,
+        ledger_id: int,
+        part: Extent,
+        holdings: dict[str, Holding],
+        share: float,
+        doubted: Mapping[str, Collection[int]],
+    ) -> None:
         """Read the first, the last and some more of each slot's entries; note what is damaged."""
         if not part.entries():
             return
@@ -95,7 +130,11 @@ class LedgerChecker:
             if holding is None:
                 continue
             held = tuple(intersect(part.stripe(slot), holding.ranges))
-            wanted += [(bookie, entry_id) for entry_id in self._drawn(held, share)]
+            asked = {*self._drawn(held, share)}
+            for entry_id in doubted.get(bookie, ()):
+                if next(intersect(((entry_id, entry_id),), held), None) is not None:
+                    asked.add(entry_id)
+            wanted += [(bookie, entry_id) for entry_id in sorted(asked)]
         damaged: dict[str, list[int]] = {}
         for start in range(0, len(wanted), SAMPLES_AT_ONCE):
             some = wanted[start : start + SAMPLES_AT_ONCE]

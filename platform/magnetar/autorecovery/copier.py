@@ -58,6 +58,8 @@ class Copier:
         self._throttle = Throttle(settings.copy_bytes_per_s)
         self._reads_at_once = 4
         self._turn = 0
+        self.damaged: dict[int, dict[str, set[int]]] = {}
+        """Ledger → bookie → entries that it gave wrong, or could not read, while they were copied from others."""
 
     async def copy(self, ledger_id: int, plan: CopyPlan) -> None:
         """Returns when every target has everything durably.
@@ -132,6 +134,8 @@ class Copier:
                 self._turn += turn  # Stay with the one that answers: its read-ahead serves us.
                 return good
             answers.append(f"{bookie}: {reason or status.name}")
+            if reason or status is BookieStatus.IO_ERROR:
+                self.damaged.setdefault(ledger_id, {}).setdefault(bookie, set()).add(first)
             if not reason and not status.is_negative and status is not BookieStatus.IO_ERROR:
                 lost = False
         reason = "; ".join(answers) or "none of its bookies is registered"

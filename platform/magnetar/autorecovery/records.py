@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from magnetar.autorecovery.entry_ranges import Ranges, count, written
@@ -28,6 +29,7 @@ AUDIT_PATH = f"{ROOT}/audit"
 AUDITED_PATH = f"{ROOT}/audited"
 WORKERS_PATH = f"{ROOT}/workers"
 ELECTION_PATH = f"{ROOT}/election"
+DOUBTS_MAX = 200
 RUNS_MAX = 1000
 """So many runs of lost entries are kept of one fragment: a record has its limits. The count is always whole."""
 
@@ -61,6 +63,16 @@ class RepairReport:
     @property
     def lost_count(self) -> int:
         return sum(each.entry_count for each in self.lost)
+
+    def doubts(self) -> dict[str, set[int]]:
+        """What to read again, by bookie: a copy that is back, and those that were there and no good."""
+        doubts: dict[str, set[int]] = {}
+        for each in self.lost:
+            ids = (entry_id for first, last in each.entries for entry_id in range(first, last + 1))
+            some = tuple(islice(ids, DOUBTS_MAX))
+            for bookie in each.ensemble:
+                doubts.setdefault(bookie, set()).update(some)
+        return doubts
 
     def __str__(self) -> str:
         parts = [f"ledger {self.ledger_id}: {self.reason}"]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from magnetar.autorecovery.checker import Checkup, LedgerChecker
+from magnetar.autorecovery.checker import NO_DOUBTS, Checkup, LedgerChecker
 from magnetar.autorecovery.copier import Copier, CopyCounts
 from magnetar.autorecovery.copy_plan import CopyPlan, Filling
 from magnetar.autorecovery.entry_ranges import NOTHING, Ranges, intersect, subtract, union
@@ -24,7 +24,7 @@ from magnetar.autorecovery.verdicts import Verdict
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import NoSuchLedger, RecoveryFailed
+from magnetar.ledger.errors import NoSuchLedger, ReadFailed, RecoveryFailed
 from magnetar.ledger.fragment import replace_slots
 from magnetar.ledger.metadata import LedgerMetadata, Segment, replace_in_segments
 from magnetar.ledger.underreplicated import LedgerLock
@@ -40,7 +40,7 @@ class Outcome(Enum):
     OPEN = "open"
     """An open fragment names a bookie that is gone: its writer is given time to replace it."""
     SUSPECTED = "suspected"
-    """An open fragment names a bookie that may lack entries: told once the writer has closed it."""
+    """An open fragment names a bookie that may lack entries, and could not be given them: once more, later."""
     LEFT = "left"
     """Something could not be done; the report says what."""
 
@@ -101,6 +101,7 @@ class Repairer:
         *,
         leaving: Collection[str] = (),
         suspects: Collection[str] = (),
+        doubts: Mapping[str, Collection[int]] = NO_DOUBTS,
         fence_open: bool = False,
         accept_loss: bool = False,
     ) -> Repair:
@@ -108,8 +109,9 @@ class Repairer:
 
         Args:
             leaving: bookies whose copies are to be moved elsewhere.
-            suspects: bookies that were marked. Where an open fragment names one, nobody can say what it lacks before
-                the ledger is closed: it is not whole until then.
+            suspects: bookies that were marked. Where an open fragment names one, it is whole when all of that fragment's
+                bookies have what is confirmed.
+            doubts: by bookie, entries to be read and verified: they were once missing or damaged.
             fence_open: take the ledger from its writer where an open fragment names a bookie that is gone.
             accept_loss: where entries are lost, have the rest moved to other bookies all the same. Should the lost
                 bookies come back, nobody will ask them for these entries: for operators who know.
@@ -118,35 +120,42 @@ class Repairer:
         """
         problems = _Problems()
         substitutions = 0
+
+        async def look() -> Checkup:
+            found = self._copier.damaged.get(ledger_id, {})
+            doubted = {
+                bookie: {*doubts.get(bookie, ()), *found.get(bookie, ())} for bookie in {*doubts, *found}
+            }
+            return await self._checker.check(ledger_id, leaving=leaving, doubted=doubted)
+
         try:
-            checkup = await self._checker.check(ledger_id, leaving=leaving)
+            checkup = await look()
             if checkup.open_bad and fence_open:
                 try:
                     await self._ledgers.open(ledger_id, recover=True)
                 except RecoveryFailed as error:
                     problems.add(str(error))
                 else:
-                    checkup = await self._checker.check(ledger_id, leaving=leaving)
-            for verdict in checkup.bad:
-                if verdict.extent.closed:
-                    substitutions += await self._mend(
-                        checkup.metadata, verdict, lock, leaving, accept_loss, problems
-                    )
-            if checkup.well and not _names_open(checkup.metadata, suspects):
-                return Repair(Outcome.WHOLE)
-            after = await self._checker.check(ledger_id, leaving=leaving)
+                    checkup = await look()
+            if not checkup.well:
+                for _ in range(2):  # Once more where copying found other copies damaged.
+                    for verdict in checkup.bad:
+                        if verdict.extent.closed:
+                            substitutions += await self._mend(
+                                checkup.metadata, verdict, lock, leaving, accept_loss, problems
+                            )
+                    checkup = await look()
+                    if problems.reasons or not any(verdict.incomplete for verdict in checkup.bad):
+                        break
         except NoSuchLedger:
+            self._copier.damaged.pop(ledger_id, None)
             return Repair(Outcome.DELETED)
-        if problems.reasons:
-            whole = accept_loss and not _needs_more(after)
-        else:
-            if after.open_bad and not fence_open:
-                return Repair(Outcome.OPEN, substitutions=substitutions)
-            whole = after.well
-            if whole and _names_open(after.metadata, suspects):
-                return Repair(Outcome.SUSPECTED, substitutions=substitutions)
-        if whole:
-            return Repair(Outcome.WHOLE, substitutions=substitutions)
+        if checkup.well or (accept_loss and not _needs_more(checkup)):
+            self._copier.damaged.pop(ledger_id, None)
+            suspected = _names_open(checkup.metadata, suspects) and not await self._fill_open(ledger_id)
+            return Repair(Outcome.SUSPECTED if suspected else Outcome.WHOLE, substitutions=substitutions)
+        if checkup.open_bad and not fence_open and not problems.reasons:
+            return Repair(Outcome.OPEN, substitutions=substitutions)
         return Repair(Outcome.LEFT, problems.report(ledger_id), substitutions)
 
     async def check(self, ledger_id: int, *, leaving: Collection[str] = (), share: float = 0.0) -> Checkup:
@@ -181,6 +190,29 @@ class Repairer:
         return moved
 
     # One fragment.
+
+    async def _fill_open(self, ledger_id: int) -> bool:
+        """Give the bookies of an open ledger's last fragment what is confirmed and they lack. Whether they have it all.
+
+        Its writer goes on meanwhile. What it leaves out from here on is marked once more when the fragment ends: by
+        itself, or by the recovery that closes the ledger after its death.
+        """
+        try:
+            verdict = await self._checker.check_confirmed(ledger_id)
+            if verdict is None or verdict.gone or verdict.doubtful or verdict.lost:
+                return False
+            if verdict.well:
+                return True
+            fillings = {
+                copy.slot: Filling(copy.bookie, copy.missing, in_place=True) for copy in verdict.incomplete
+            }
+            readable = tuple(sorted(await self._bookies.readable()))
+            await self._copier.copy(ledger_id, CopyPlan(verdict.extent, fillings, readable))
+            after = await self._checker.check_confirmed(ledger_id)
+        except (ReadFailed, EntryUnreadable, CopyFailed, NoSuchLedger) as error:
+            log.info("open_fragment.not_filled", ledger_id=ledger_id, reason=str(error))
+            return False
+        return after is not None and after.well
 
     async def _mend(
         self,

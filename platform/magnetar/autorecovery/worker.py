@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from magnetar.autorecovery.checker import NO_DOUBTS
 from magnetar.autorecovery.copier import CopyCounts
 from magnetar.autorecovery.errors import AutorecoveryError
 from magnetar.autorecovery.records import WORKERS_PATH, RepairReports, leaving_bookies
@@ -202,9 +203,11 @@ class ReplicationWorker:
         """Repair a ledger of which the lock is held. Whether to keep the lock until its next turn."""
         ledger_id = mark.ledger_id
         fence = self._schedule.grace_is_over(ledger_id, self._clock.monotonic())
+        report = await self._reports.get(ledger_id)
         repair = await self._repairer.repair(
             ledger_id,
             lock,
+            doubts=NO_DOUBTS if report is None else report.doubts(),
             leaving=await leaving_bookies(self._store),
             suspects=mark.missing,
             fence_open=fence,
