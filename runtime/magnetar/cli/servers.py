@@ -70,6 +70,8 @@ def _serve(name: str, options: argparse.Namespace) -> int:
         given["broker.advertised_host"] = given.pop("advertised_host")
     if name in ("bookie", "autorecovery", "worker") and "port" in given:
         given[f"{name}_port"] = given.pop("port")
+    if "on_lost_data" in given:
+        given["bookie.on_lost_data"] = given.pop("on_lost_data")
     if name == "bookie" and "web_port" in given:
         given["bookie_web_port"] = given.pop("web_port")
     settings = load_settings(options.config, os.environ, given, _USUAL.get(name, {}))
@@ -168,6 +170,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
         )
     if name == "bookie":
         parser.add_argument("--web-port", type=int, help="port of /metrics; 0: a free one (default: none)")
+        parser.add_argument(
+            "--limbo",
+            dest="on_lost_data",
+            action="store_const",
+            const="limbo",
+            help="start although data were lost: nothing is denied until all is filled again from other bookies",
+        )
         parser.add_argument("--bookie-id", metavar="ID", help="name of this bookie, for ever")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings: YAML, or a Pulsar .conf file")
     parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR (default: INFO)")
