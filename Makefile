@@ -49,8 +49,11 @@ unit: setup ## the fast tests only
 property: setup ## property tests and fuzzing of the parsers
 	$(PYTEST) tests/property
 
-simulate: setup ## deterministic simulation; SEED=17 runs one seed again
-	MAGNETAR_SEED=$(SEED) $(PYTEST) tests/simulation
+SEEDS ?= 100
+FIRST ?= 0
+JOBS ?= 2
+simulate: setup ## seeded worlds: SEEDS=n FIRST=k JOBS=m of each; SEED=17 tells one again
+	$(BIN)/python -m magnetar.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)) $(if $(WORLD),--world $(WORLD))
 
 integration: setup servers ## real ZooKeeper, Spark, processes and the official client
 	$(PYTEST) tests/integration tests/compatibility
