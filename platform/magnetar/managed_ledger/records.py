@@ -172,7 +172,7 @@ def encode_log(record: LogRecord, revision: str) -> bytes:
             "ledgers": [
                 [each.ledger_id, each.entries, each.size, each.closed_ms]
                 for each in record.ledgers
-                if each.ledger_id > covered
+                if not record.chapters or each.ledger_id > covered
             ],
             "chapters": [[each.name, each.first, each.last] for each in record.chapters],
             "first_ledger": record.first_ledger,
