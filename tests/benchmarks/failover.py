@@ -13,7 +13,9 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -61,7 +63,8 @@ class Brokers:
 
 @contextmanager
 def platform(directory: Path, session_s: float, tick_ms: int) -> Iterator[Brokers]:
-    """ZooKeeper, three bookies, two brokers."""
+    """ZooKeeper, three bookies, two brokers; none of them outlives this process's end by SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as parts:
         zookeeper = ZooKeeperServer(directory, tick_ms=tick_ms)
         zookeeper.start()
