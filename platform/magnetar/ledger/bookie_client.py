@@ -36,6 +36,9 @@ log = get_logger("magnetar.ledger")
 Resolve = Callable[[], Awaitable[BookieAddress | None]]
 """Where the bookie listens now; None while it is not registered."""
 
+_PAUSED_S = 1.0
+"""A timer that is later than this tells that the process was stopped, or its loop held up."""
+
 _Failure = Callable[[BookieStatus], Any]
 
 
@@ -82,6 +85,7 @@ class BookieClient:
         """Of adds that wait for a connection."""
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_due = 0.0
         self._marks: deque[tuple[float, int]] = deque()
         """(time, id): at that time, requests below that id have had their time."""
         self._closed = False
@@ -214,7 +218,7 @@ class BookieClient:
 
     def _schedule_flush(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(self._settings.tick_s, self._tick)
+            self._start_timer()
         if self._link is not None:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -315,6 +319,10 @@ class BookieClient:
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
+        late_s = now - self._tick_due
+        if late_s > _PAUSED_S:
+            # This process stood still. What bookies have answered meanwhile is not read yet: give it time.
+            self._marks = deque((at + late_s, below) for at, below in self._marks)
         marks = self._marks
         overdue = 0
         while marks and marks[0][0] <= now:
@@ -325,6 +333,10 @@ class BookieClient:
             marks.clear()
             return
         marks.append((now + self._settings.request_timeout_s, self._next_id))
+        self._start_timer()
+
+    def _start_timer(self) -> None:
+        self._tick_due = self._loop.time() + self._settings.tick_s
         self._timer = self._loop.call_later(self._settings.tick_s, self._tick)
 
     def _time_out(self, below: int) -> None:

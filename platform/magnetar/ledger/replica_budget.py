@@ -40,6 +40,10 @@ class BookieLag:
             self._mark, self._mark_at = self.sent, now
         return now - self._mark_at if self.sent > self.answered else 0.0
 
+    def start_anew(self, now: float) -> None:
+        """Forget how long it has been waited for: nobody was there to hear its answers."""
+        self._seen, self._mark, self._mark_at = self.answered, self.sent, now
+
     def answers_since(self, since: float) -> bool:
         return self._advanced_at >= since
 
@@ -56,7 +60,7 @@ class Laggard:
 class ReplicaBudget:
     """Counts for all ledgers of one client. Times are monotonic seconds, given by the caller."""
 
-    __slots__ = ("_bookies", "lagging_limit", "lagging_s", "pending_bytes", "pending_limit")
+    __slots__ = ("_bookies", "_looked_at", "lagging_limit", "lagging_s", "pending_bytes", "pending_limit")
 
     def __init__(self, pending_limit: int, lagging_limit: int, lagging_s: float) -> None:
         self.pending_limit = pending_limit
@@ -65,6 +69,7 @@ class ReplicaBudget:
         self.pending_bytes = 0
         """Appended and not confirmed."""
         self._bookies: dict[str, BookieLag] = {}
+        self._looked_at = float("-inf")
 
     def of(self, bookie: str) -> BookieLag:
         lag = self._bookies.get(bookie)
@@ -92,6 +97,12 @@ class ReplicaBudget:
 
     def look(self, now: float) -> list[Laggard]:
         """Who is too far behind now. To be asked several times in `lagging_s`."""
+        late, self._looked_at = now - self._looked_at > self.lagging_s / 2, now
+        if late:
+            # This process stood still, or had nothing to do: nobody is blamed for that.
+            for lag in self._bookies.values():
+                lag.start_anew(now)
+            return []
         ages = {bookie: lag.look(now) for bookie, lag in self._bookies.items()}
         found = [
             bookie

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from magnetar.ledger import bookie_client
 from magnetar.ledger.bookie_client import BookieClient, BookieClientSettings
 from magnetar.protocol import bookie_frames as frames
 from magnetar.protocol.bookie import AddFlags, BookieAddress, BookieStatus, EntryRead, LacRead
@@ -152,6 +154,27 @@ async def test_answers_may_come_in_any_order_and_many_in_one(
 
     server.answer = hold
     assert await asyncio.gather(*(add(client, number) for number in range(10))) == [BookieStatus.OK] * 10
+
+
+async def test_a_process_that_stood_still_reads_what_was_answered_before_it_gives_up(
+    client: BookieClient, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookie_client, "_PAUSED_S", 0.1)
+    held: list[int] = []
+
+    def both_at_once(request: frames.Request) -> list[bytes]:
+        assert isinstance(request, frames.AddRequest)
+        held.append(request.request_id)
+        return [frames.encode_added(BookieStatus.OK, held)] if len(held) == 2 else []
+
+    assert await add(client, 7) is BookieStatus.OK
+    server.answer = both_at_once
+    first = asyncio.ensure_future(add(client, 0))
+    await asyncio.sleep(0.1)
+    second = asyncio.ensure_future(add(client, 1))
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251  # It stands still, for longer than a request may take.
+    assert [await first, await second] == [BookieStatus.OK] * 2
 
 
 async def test_silence_becomes_a_timeout_and_a_late_answer_nothing(

@@ -39,11 +39,24 @@ def test_a_moment_of_silence_is_forgiven() -> None:
     assert ages(ReplicaBudget(1000, 1000, 2.0), 1.75, {"a": 10, "b": 0}) == []
 
 
+def test_nobody_is_blamed_for_what_came_while_this_process_stood_still() -> None:
+    """Answers have arrived and are not read yet; an idle bookie owes none."""
+    budget = ReplicaBudget(1000, 1000, 2.0)
+    assert ages(budget, 2, {"a": 10, "b": 10, "c": 10}) == []
+    for bookie in "ab":
+        budget.of(bookie).sent += 10
+    assert budget.look(60) == []
+    assert budget.look(60.25) == []
+    for bookie in "ab":
+        budget.of(bookie).answered += 10
+    assert [budget.look(60.5 + turn * LOOK_S) for turn in range(20)] == [[]] * 20
+
+
 def test_the_worst_is_told_of_when_too_much_waits_in_all() -> None:
     budget = ReplicaBudget(1000, 1000, 100.0)
     for bookie, lagging in (("a", 300), ("b", 400), ("c", 200)):
         budget.of(bookie).lagging_bytes = lagging
-    assert budget.look(0) == []
+    assert budget.look(0) == budget.look(0.5) == []
     budget.of("c").lagging_bytes = 301
     assert [laggard.bookie for laggard in budget.look(1)] == ["b"]
 
