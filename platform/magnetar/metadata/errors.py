@@ -5,6 +5,7 @@ BadVersion(path)         someone changed the record in between: read it again, d
 NotFound(path)           there is nothing to delete
 NotEmpty(path)           it has children: delete those first
 InvalidPath(path)        not a path, or below an ephemeral record: a mistake of the caller's
+InvalidBatch             writes that no store could do as one: a mistake of the caller's
 ValueTooLarge(path)      no store takes so much in one record
 StoreUnavailable         no answer: the operation may or may not have happened. Read before trying again
   SessionExpired           moreover, our ephemerals are gone
@@ -69,6 +70,10 @@ class InvalidPath(MetadataError, ValueError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"invalid metadata path {path!r}: {reason}")
         self.path = path
+
+
+class InvalidBatch(MetadataError, ValueError):
+    """These writes cannot be asked for at once."""
 
 
 class ValueTooLarge(MetadataError, ValueError):

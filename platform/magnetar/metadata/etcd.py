@@ -8,13 +8,15 @@ whose answer is lost may have happened: the caller hears StoreUnavailable and ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qs
 
 from magnetar.environment.clock import Clock, SystemClock
 from magnetar.metadata import etcd_pb2 as pb
+from magnetar.metadata.batch import Delete, Put, Write, check_batch
 from magnetar.metadata.errors import (
     AlreadyExists,
     BadVersion,
@@ -30,6 +32,16 @@ from magnetar.metadata.errors import (
 from magnetar.metadata.etcd_connection import EtcdConnection
 from magnetar.metadata.etcd_keys import Keys, decode_stamped, encode_stamped
 from magnetar.metadata.etcd_session import EtcdSession
+from magnetar.metadata.etcd_transactions import (
+    absent,
+    batch_transaction,
+    delete,
+    in_range,
+    lasting,
+    present,
+    put,
+    unchanged,
+)
 from magnetar.metadata.etcd_watch import EtcdWatch
 from magnetar.metadata.paths import check_path, parent, with_ancestors
 from magnetar.metadata.store import (
@@ -46,8 +58,8 @@ SESSION_TIMEOUT_S = 10.0
 _PATIENCE = 1 / 2
 """The share of a session's time-out that one call may take, so that a read is asked of two servers at least."""
 _RETRY_S = 0.05
+_OPERATIONS_MAX = 100  # In one transaction; etcd's own limit is 128 by default.
 
-_EQUAL, _GREATER = pb.Compare.EQUAL, pb.Compare.GREATER
 _T = TypeVar("_T")
 
 
@@ -122,7 +134,7 @@ class EtcdStore:
 
     async def get(self, path: str) -> Versioned | None:
         node, child = self._keys.node(check_path(path)), self._keys.child(path)
-        txn = pb.TxnRequest(success=[_range(node), _range(child)])
+        txn = pb.TxnRequest(success=[in_range(node), in_range(child)])
         found, placed = (response.response_range.kvs for response in (await self._read(txn)).responses)
         if not found:
             return None
@@ -132,12 +144,12 @@ class EtcdStore:
         return Versioned(value, found[0].version - 1, f"{lease:x}" if lease else "", created_ms, modified_ms)
 
     async def exists(self, path: str) -> bool:
-        txn = pb.TxnRequest(success=[_range(self._keys.node(check_path(path)), count_only=True)])
+        txn = pb.TxnRequest(success=[in_range(self._keys.node(check_path(path)), count_only=True)])
         return bool((await self._read(txn)).responses[0].response_range.count)
 
     async def children(self, path: str) -> list[str]:
         first, end = self._keys.children(check_path(path))
-        txn = pb.TxnRequest(success=[_range(first, end, keys_only=True)])
+        txn = pb.TxnRequest(success=[in_range(first, end, keys_only=True)])
         kvs = (await self._read(txn)).responses[0].response_range.kvs
         return sorted(kv.key[len(first) :].decode() for kv in kvs)
 
@@ -160,12 +172,54 @@ class EtcdStore:
                 continue
             return 0
 
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        check_batch(writes)
+        lease = self._session.id
+        if not lease and any(isinstance(write, Put) and write.ephemeral for write in writes):
+            raise SessionExpired("there is no etcd session now; ask again once it is connected")
+        while True:
+            looked_at = [path for write in writes for path in with_ancestors(write.path)]
+            found = await self._look(dict.fromkeys(looked_at))
+            occupied = [
+                write.path
+                for write in writes
+                if isinstance(write, Delete) and await self._has_children(write.path)
+            ]
+            txn, versions = batch_transaction(
+                self._keys, writes, found, occupied, lease, self._clock.time_ms()
+            )
+            if len(txn.success) > _OPERATIONS_MAX:  # It is the parents that are so many.
+                for path in looked_at:
+                    if path not in found and not any(write.path == path for write in writes):
+                        with contextlib.suppress(AlreadyExists):
+                            await self._create(path, b"", False)
+            elif (await self._txn(txn)).succeeded:
+                return versions
+
+    async def _look(self, paths: Iterable[str]) -> dict[str, pb.KeyValue]:
+        """The `node` keys that exist, without their values."""
+        found: dict[str, pb.KeyValue] = {}
+        waiting = [self._keys.node(path) for path in paths]
+        for start in range(0, len(waiting), _OPERATIONS_MAX):
+            some = waiting[start : start + _OPERATIONS_MAX]
+            answer = await self._read(pb.TxnRequest(success=[in_range(key, keys_only=True) for key in some]))
+            for response in answer.responses:
+                for kv in response.response_range.kvs:
+                    found[self._keys.path_of(kv.key)] = kv
+        return found
+
+    async def _has_children(self, path: str) -> bool:
+        txn = pb.TxnRequest(success=[in_range(*self._keys.children(path), count_only=True)])
+        return bool((await self._read(txn)).responses[0].response_range.count)
+
     async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         _check_record(f"{prefix}0", value)
         key = self._keys.counter(parent(prefix))
         async with self._numbering:  # Our own calls need not race each other.
             while True:
-                kvs = (await self._read(pb.TxnRequest(success=[_range(key)]))).responses[0].response_range.kvs
+                kvs = (
+                    (await self._read(pb.TxnRequest(success=[in_range(key)]))).responses[0].response_range.kvs
+                )
                 counter = (
                     _Counter(key, int(kvs[0].value), kvs[0].mod_revision) if kvs else _Counter(key, 0, 0)
                 )
@@ -184,7 +238,7 @@ class EtcdStore:
             raise InvalidPath(path, "the root cannot be deleted")
         first, end = self._keys.children(path)
         while True:
-            txn = pb.TxnRequest(success=[_range(node), _range(first, end, count_only=True)])
+            txn = pb.TxnRequest(success=[in_range(node), in_range(first, end, count_only=True)])
             found, children = (response.response_range for response in (await self._read(txn)).responses)
             if not found.kvs:
                 raise NotFound(path)
@@ -195,23 +249,20 @@ class EtcdStore:
                 raise NotEmpty(path)
             txn = pb.TxnRequest(
                 compare=[
-                    pb.Compare(result=_EQUAL, target=pb.Compare.MOD, key=node, mod_revision=changed),
-                    # Of an empty range, etcd compares zero.
-                    pb.Compare(
-                        result=_EQUAL, target=pb.Compare.CREATE, key=first, range_end=end, create_revision=0
-                    ),
+                    unchanged(node, changed),
+                    absent(first, end),
                 ],
-                success=[_delete(node), _delete(self._keys.child(path)), _delete(self._keys.counter(path))],
+                success=[delete(node), delete(self._keys.child(path)), delete(self._keys.counter(path))],
             )
             if (await self._txn(txn)).succeeded:
                 return
 
     async def delete_recursive(self, path: str) -> None:
         """Here it is atomic."""
-        operations = [_delete(first, end) for first, end in self._keys.below(check_path(path))]
-        operations.append(_delete(self._keys.counter(path)))
+        operations = [delete(first, end) for first, end in self._keys.below(check_path(path))]
+        operations.append(delete(self._keys.counter(path)))
         if path != "/":
-            operations += [_delete(self._keys.node(path)), _delete(self._keys.child(path))]
+            operations += [delete(self._keys.node(path)), delete(self._keys.child(path))]
         await self._txn(pb.TxnRequest(success=operations))
 
     def watch(self, prefix: str, listener: Listener) -> Watch:
@@ -240,11 +291,14 @@ class EtcdStore:
             pb.TxnRequest(
                 compare=[
                     pb.Compare(
-                        result=_EQUAL, target=pb.Compare.VERSION, key=node, version=expected_version + 1
+                        result=pb.Compare.EQUAL,
+                        target=pb.Compare.VERSION,
+                        key=node,
+                        version=expected_version + 1,
                     )
                 ],
                 success=[self._put_existing(node, value)],
-                failure=[_range(node, keys_only=True)],
+                failure=[in_range(node, keys_only=True)],
             )
         )
         if answer.succeeded:
@@ -257,7 +311,7 @@ class EtcdStore:
         node = self._keys.node(path)
         answer = await self._txn(
             pb.TxnRequest(
-                compare=[pb.Compare(result=_GREATER, target=pb.Compare.VERSION, key=node, version=0)],
+                compare=[present(node)],
                 success=[self._put_existing(node, value)],
             )
         )
@@ -282,7 +336,7 @@ class EtcdStore:
         ground = parent(path)  # The nearest ancestor that exists: its parent at first, to be tried.
         while True:
             txn = self._creation(path, value, lease, missing, ground)
-            txn.failure.extend(_range(self._keys.node(step), keys_only=True) for step in (path, *ancestors))
+            txn.failure.extend(in_range(self._keys.node(step), keys_only=True) for step in (path, *ancestors))
             if counter is not None:
                 self._count(txn, counter)
             answer = await self._txn(txn)
@@ -310,26 +364,22 @@ class EtcdStore:
         keys, now_ms = self._keys, self._clock.time_ms()
         txn = pb.TxnRequest(
             compare=[
-                pb.Compare(
-                    result=_GREATER, target=pb.Compare.CREATE, key=keys.node(ground), create_revision=0
-                ),
-                pb.Compare(result=_EQUAL, target=pb.Compare.LEASE, key=keys.node(ground), lease=0),
+                present(keys.node(ground)),
+                lasting(keys.node(ground)),
             ]
         )
         for step in (*missing, path):
             own = (value, lease) if step == path else (b"", 0)
-            txn.compare.append(_absent(keys.node(step)))
-            txn.success.append(_put(keys.node(step), encode_stamped(now_ms, own[0]), own[1]))
-            txn.success.append(_put(keys.child(step), encode_stamped(now_ms, b""), own[1]))
+            txn.compare.append(absent(keys.node(step)))
+            txn.success.append(put(keys.node(step), encode_stamped(now_ms, own[0]), own[1]))
+            txn.success.append(put(keys.child(step), encode_stamped(now_ms, b""), own[1]))
         return txn
 
     def _count(self, txn: pb.TxnRequest, counter: _Counter) -> None:
         """Take a number in the same transaction."""
-        txn.compare.append(
-            pb.Compare(result=_EQUAL, target=pb.Compare.MOD, key=counter.key, mod_revision=counter.changed)
-        )
-        txn.success.append(_put(counter.key, str(counter.number + 1).encode(), 0))
-        txn.failure.append(_range(counter.key, keys_only=True))
+        txn.compare.append(unchanged(counter.key, counter.changed))
+        txn.success.append(put(counter.key, str(counter.number + 1).encode(), 0))
+        txn.failure.append(in_range(counter.key, keys_only=True))
 
     async def _skip(self, counter: _Counter) -> None:
         txn = pb.TxnRequest()
@@ -340,8 +390,8 @@ class EtcdStore:
         root = self._keys.node("/")
         await self._txn(
             pb.TxnRequest(
-                compare=[_absent(root)],
-                success=[_put(root, encode_stamped(self._clock.time_ms(), b""), 0)],
+                compare=[absent(root)],
+                success=[put(root, encode_stamped(self._clock.time_ms(), b""), 0)],
             )
         )
 
@@ -370,26 +420,6 @@ class EtcdStore:
         except SessionExpired:
             self._session.look()
             raise
-
-
-def _range(
-    key: bytes, end: bytes = b"", *, keys_only: bool = False, count_only: bool = False
-) -> pb.RequestOp:
-    return pb.RequestOp(
-        request_range=pb.RangeRequest(key=key, range_end=end, keys_only=keys_only, count_only=count_only)
-    )
-
-
-def _put(key: bytes, value: bytes, lease: int) -> pb.RequestOp:
-    return pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
-
-
-def _delete(key: bytes, end: bytes = b"") -> pb.RequestOp:
-    return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key, range_end=end))
-
-
-def _absent(key: bytes) -> pb.Compare:
-    return pb.Compare(result=_EQUAL, target=pb.Compare.CREATE, key=key, create_revision=0)
 
 
 def _check_record(path: str, value: bytes) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from magnetar.environment.clock import Clock, SystemClock
+from magnetar.metadata.batch import Delete, Write
 from magnetar.metadata.errors import StoreClosed
 from magnetar.metadata.paths import parent
 from magnetar.metadata.store import Listener, Notification, SessionListener, SessionState, Versioned, Watch
@@ -118,6 +119,16 @@ class MemoryStore:
             self._ephemerals[path] = None
         self._ensemble.publish(heard)
         return version
+
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        versions, heard = self._tree().write_all(writes, self.session_id, self._clock.time_ms())
+        for write, version in zip(writes, versions, strict=True):
+            if isinstance(write, Delete):
+                self._ephemerals.pop(write.path, None)
+            elif write.ephemeral and version == 0:
+                self._ephemerals[write.path] = None
+        self._ensemble.publish(heard)
+        return versions
 
     async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         session = self.session_id if ephemeral else ""

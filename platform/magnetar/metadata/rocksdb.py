@@ -28,6 +28,7 @@ from magnetar.environment.directory_lock import DirectoryLock
 from magnetar.environment.disk import SystemDisk, fail_stop
 from magnetar.environment.errors import DirectoryInUse, DiskFailed
 from magnetar.environment.logs import get_logger
+from magnetar.metadata.batch import Delete, Write
 from magnetar.metadata.errors import MetadataError, StoreClosed, StoreRefused, StoreUnavailable
 from magnetar.metadata.node_codec import (
     EPHEMERALS,
@@ -169,7 +170,21 @@ class RocksDBStore:
                 self._ephemerals[path] = None
             return version, heard
 
-        return await self._commit(path, change)
+        return await self._commit([path], change)
+
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        now_ms = self._clock.time_ms()
+
+        def change(tree: Tree) -> tuple[list[int | None], list[Notification]]:
+            versions, heard = tree.write_all(writes, self.session_id, now_ms)
+            for write, version in zip(writes, versions, strict=True):
+                if isinstance(write, Delete):
+                    self._ephemerals.pop(write.path, None)
+                elif write.ephemeral and version == 0:
+                    self._ephemerals[write.path] = None
+            return versions, heard
+
+        return await self._commit([write.path for write in writes], change)
 
     async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         session = self.session_id if ephemeral else ""
@@ -181,7 +196,7 @@ class RocksDBStore:
                 self._ephemerals[path] = None
             return path, heard
 
-        return await self._commit(prefix, change)
+        return await self._commit([prefix], change)
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
         def change(tree: Tree) -> tuple[None, list[Notification]]:
@@ -189,13 +204,13 @@ class RocksDBStore:
             self._ephemerals.pop(path, None)
             return None, heard
 
-        await self._commit(path, change)
+        await self._commit([path], change)
 
     async def delete_recursive(self, path: str) -> None:
         def change(tree: Tree) -> tuple[None, list[Notification]]:
             return None, tree.delete_recursive(path)
 
-        await self._commit(path, change)
+        await self._commit([path], change)
 
     def watch(self, prefix: str, listener: Listener) -> Watch:
         return self._watches.watch(prefix, listener)
@@ -216,12 +231,15 @@ class RocksDBStore:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=True)
 
-    async def _commit(self, path: str, change: Callable[[Tree], tuple[_T, list[Notification]]]) -> _T:
+    async def _commit(
+        self, paths: Sequence[str], change: Callable[[Tree], tuple[_T, list[Notification]]]
+    ) -> _T:
         """Carry out `change` now; return its result once it is durable."""
         try:
             result, heard = change(self._tree())
         except MetadataError:
-            await self._settled(path)  # What stood in the way must be there to stay before we say so.
+            for path in paths:  # What stood in the way must be there to stay before we say so.
+                await self._settled(path)
             raise
         await self._durable(heard)
         return result

@@ -8,9 +8,12 @@ survive a power cut of the store. All methods and listeners run on the event loo
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from magnetar.metadata.batch import Write
 
 VALUE_BYTES_MAX = 1_000_000  # ZooKeeper drops a connection that sends more than 0xfffff bytes.
 MUST_NOT_EXIST = -1
@@ -102,6 +105,18 @@ class MetadataStore(Protocol):
         Raises:
             BadVersion: also where a version was expected of a record that does not exist.
             AlreadyExists: with -1.
+        """
+        ...
+
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        """Write and delete several records, as one change or not at all; answers the new version of each one put.
+
+        No path may be another's or lie below another's. Missing parents are made, and may stay though the rest is
+        refused.
+
+        Raises:
+            As `put` and `delete` would for one of the writes; then none of them has happened.
+            InvalidBatch, ValueTooLarge: more than `batch.py` allows at once.
         """
         ...
 

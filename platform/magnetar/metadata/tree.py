@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from magnetar.metadata.batch import Put, Write, check_batch
 from magnetar.metadata.errors import (
     AlreadyExists,
     BadVersion,
@@ -71,6 +72,37 @@ class Tree:
         self, path: str, value: bytes, expected_version: int | None, session: str, now_ms: int
     ) -> tuple[int, list[Notification]]:
         """Create or change a node; `session` is "" unless a new node is to be ephemeral."""
+        version, changes, heard = self._putting(path, value, expected_version, session, now_ms)
+        self._storage.write(changes)
+        return version, heard
+
+    def write_all(
+        self, writes: Sequence[Write], session: str, now_ms: int
+    ) -> tuple[list[int | None], list[Notification]]:
+        """Carry out all or none; answers the new version of each record that was put."""
+        check_batch(writes)
+        versions: list[int | None] = []
+        changes: dict[str, Node | None] = {}
+        heard: dict[Notification, None] = {}  # Once each: writes may share the parents they make.
+        for write in writes:
+            version: int | None = None
+            if isinstance(write, Put):
+                owner = session if write.ephemeral else ""
+                version, made, told = self._putting(
+                    write.path, bytes(write.value), write.expected_version, owner, now_ms
+                )
+                changes.update(made)
+            else:
+                told = self._deleting(write.path, write.expected_version)
+                changes[write.path] = None
+            versions.append(version)
+            heard.update(dict.fromkeys(told))
+        self._storage.write(list(changes.items()))
+        return versions, list(heard)
+
+    def _putting(
+        self, path: str, value: bytes, expected_version: int | None, session: str, now_ms: int
+    ) -> tuple[int, list[tuple[str, Node | None]], list[Notification]]:
         _check_value(path, value)
         node = self._storage.read(check_path(path))
         if node is None and path == "/":
@@ -80,15 +112,13 @@ class Tree:
                 raise BadVersion(path, expected_version, None)
             changes, heard = self._missing_parents(path, now_ms)
             changes.append((path, Node(value, 0, session, now_ms, now_ms)))
-            self._storage.write(changes)
-            return 0, [*heard, *_created(path)]
+            return 0, changes, [*heard, *_created(path)]
         if expected_version == MUST_NOT_EXIST:
             raise AlreadyExists(path)
         if expected_version is not None and expected_version != node.version:
             raise BadVersion(path, expected_version, node.version)
         changed = replace(node, value=value, version=node.version + 1, modified_ms=now_ms)
-        self._storage.write([(path, changed)])
-        return changed.version, [Notification(Change.MODIFIED, path)]
+        return changed.version, [(path, changed)], [Notification(Change.MODIFIED, path)]
 
     def create_sequential(
         self, prefix: str, value: bytes, session: str, now_ms: int
@@ -111,6 +141,11 @@ class Tree:
         return path, [*heard, *_created(path)]
 
     def delete(self, path: str, expected_version: int | None) -> list[Notification]:
+        heard = self._deleting(path, expected_version)
+        self._storage.write([(path, None)])
+        return heard
+
+    def _deleting(self, path: str, expected_version: int | None) -> list[Notification]:
         node = self._storage.read(check_path(path))
         if path == "/":
             raise InvalidPath(path, "the root cannot be deleted")
@@ -120,7 +155,6 @@ class Tree:
             raise BadVersion(path, expected_version, node.version)
         if self._storage.has_children(path):
             raise NotEmpty(path)
-        self._storage.write([(path, None)])
         return _deleted(path)
 
     def delete_recursive(self, path: str) -> list[Notification]:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from kazoo import exceptions as zk
-from kazoo.client import KazooState
+from kazoo.client import KazooState, TransactionRequest
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from magnetar.environment.clock import Clock, SystemClock
 from magnetar.environment.logs import get_logger
+from magnetar.metadata.batch import Delete, Put, Write, check_batch
 from magnetar.metadata.errors import (
     UNKNOWN_VERSION,
     AlreadyExists,
@@ -34,7 +35,7 @@ from magnetar.metadata.errors import (
     StoreUnavailable,
     ValueTooLarge,
 )
-from magnetar.metadata.paths import check_path, join
+from magnetar.metadata.paths import check_path, join, parent
 from magnetar.metadata.session_lease import SessionLease, Sign
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
@@ -165,6 +166,46 @@ class ZooKeeperStore:
                     return await self._set(path, value, -1)
                 with contextlib.suppress(zk.NodeExistsError):
                     return await self._create(path, value, ephemeral)
+
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        check_batch(writes)
+        if not writes:
+            return []
+        await asyncio.gather(*(self._watches_settled(write.path) for write in writes))
+        while True:
+            exists = await self._readied(writes)
+            transaction = self._client.transaction()
+            for write, there in zip(writes, exists, strict=True):
+                _add(transaction, write, there)
+            with _translated(writes[0].path, None):
+                results = await self._ask(transaction.commit_async())
+            refused = _refused(writes, results)
+            if refused is None:
+                return [
+                    None if isinstance(write, Delete) else result.version if there else 0
+                    for write, there, result in zip(writes, exists, results, strict=True)
+                ]
+            write, error = refused
+            if _overtaken(write, error):
+                continue
+            with _translated(write.path, write.expected_version):
+                if isinstance(write, Delete) and isinstance(error, zk.NoNodeError):
+                    raise NotFound(write.path)
+                raise error
+
+    async def _readied(self, writes: Sequence[Write]) -> list[bool]:
+        """Make the parents that are missing, and tell which records exist, as far as that is not for the write to say."""
+        above = {parent(write.path) for write in writes if isinstance(write, Put) and write.path != "/"}
+        for step in sorted(above - {"/"}):
+            with _translated(step, None):
+                await self._ask(self._client.ensure_path_async(step))
+
+        async def there(write: Write) -> bool:
+            if write.expected_version is not None:
+                return write.expected_version != MUST_NOT_EXIST
+            return await self.exists(write.path)
+
+        return list(await asyncio.gather(*(there(write) for write in writes)))
 
     async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         _check_record(f"{prefix}0", value)
@@ -365,6 +406,35 @@ class ZooKeeperStore:
     def _tell(self, state: SessionState) -> None:
         _log.info("session.changed", state=state.value, session=self.session_id)
         self._listeners.tell(state)
+
+
+def _add(transaction: TransactionRequest, write: Write, there: bool) -> None:
+    version = -1 if write.expected_version is None else write.expected_version
+    if isinstance(write, Delete):
+        transaction.delete(write.path, version)
+    elif there:
+        transaction.set_data(write.path, write.value, version)
+    else:
+        transaction.create(write.path, write.value, ephemeral=write.ephemeral)
+
+
+def _refused(writes: Sequence[Write], results: Sequence[Any]) -> tuple[Write, Exception] | None:
+    """The write that kept all others from happening, and why."""
+    for write, result in zip(writes, results, strict=True):
+        if isinstance(result, Exception) and not isinstance(
+            result, zk.RolledBackError | zk.RuntimeInconsistency
+        ):
+            return write, result
+    return None
+
+
+def _overtaken(write: Write, error: Exception) -> bool:
+    """Whether someone has made or deleted, since we looked, what this write takes as it comes: look again."""
+    if isinstance(write, Delete):
+        return False
+    if isinstance(error, zk.NodeExistsError):
+        return write.expected_version is None
+    return isinstance(error, zk.NoNodeError) and write.expected_version in (None, MUST_NOT_EXIST)
 
 
 def _resolve(future: asyncio.Future[Any], done: IAsyncResult) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from magnetar.metadata.batch import Put, Write
 from magnetar.metadata.errors import StoreUnavailable
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Listener, SessionListener, Versioned, Watch
@@ -68,6 +69,16 @@ class FaultyStore:
         if self._on_put is not None:
             self._on_put(path, value)
         return version
+
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        return await self._ask(lambda: self._write_all(writes), changes=True)
+
+    async def _write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        versions = await self._store.write_all(writes)
+        for write in writes:
+            if self._on_put is not None and isinstance(write, Put):
+                self._on_put(write.path, write.value)
+        return versions
 
     async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         return await self._ask(

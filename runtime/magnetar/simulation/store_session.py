@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from magnetar.ledger.metadata import LEDGERS_PATH, decode_metadata, ledger_id_of
+from magnetar.metadata.batch import Put, Write
 from magnetar.metadata.errors import StoreUnavailable
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Listener, Notification, SessionListener, SessionState, Versioned, Watch
@@ -50,6 +51,18 @@ class SimulatedStore:
         return await self._ask(
             "put", path, put, changes=True, compares=expected_version is not None and not ephemeral
         )
+
+    async def write_all(self, writes: Sequence[Write]) -> list[int | None]:
+        async def write_all() -> list[int | None]:
+            versions = await self._store.write_all(writes)
+            for write in writes:
+                if isinstance(write, Put):
+                    self._written(write.path, write.value)
+                elif write.path.startswith(_DATA_PATH):
+                    self._cluster.judge.ledger_deleted(ledger_id_of(write.path))
+            return versions
+
+        return await self._ask("write", ", ".join(write.path for write in writes), write_all, changes=True)
 
     async def create_sequential(self, prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         return await self._ask(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.metadata.batch import Delete, Put
 from magnetar.metadata.errors import (
     AlreadyExists,
     BadVersion,
+    InvalidBatch,
     InvalidPath,
     NotEmpty,
     NotFound,
@@ -288,6 +290,113 @@ async def test_sequential_names_are_unique_and_only_grow(backend: Backend, store
     assert await store.create_sequential("/queue/other-", b"") > "/queue/other-" + later[-10:]
 
 
+# Several writes at once.
+
+
+async def test_several_writes_happen_together(backend: Backend, store: MetadataStore) -> None:
+    other = await backend.other_session(store)
+    await store.put("/kept", b"0")
+    await store.put("/gone", b"0")
+    heard = Heard()
+    other.watch("/", heard)
+    await other.get("/kept")
+    versions = await store.write_all(
+        [
+            Put("/kept", b"1", expected_version=0),
+            Put("/new/deep/a", b"a", expected_version=-1),
+            Put("/new/deep/b", b"b"),
+            Put("/new/mine", b"m", ephemeral=True),
+            Delete("/gone", expected_version=0),
+        ]
+    )
+    assert versions == [1, 0, 0, 0, None]
+    assert await store.children("/new/deep") == ["a", "b"]
+    assert not await store.exists("/gone")
+    mine = await store.get("/new/mine")
+    assert mine is not None
+    assert (mine.value, mine.session) == (b"m", store.session_id)
+    await heard.hear(Change.MODIFIED, "/kept")
+    await heard.hear(Change.CREATED, "/new/deep/b")
+    await heard.hear(Change.DELETED, "/gone")
+    assert await store.write_all([Put("/kept", b"2"), Put("/new/deep/a", b"a2")]) == [2, 1]
+    assert await store.write_all([]) == []
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (Put("/a", b"x", expected_version=7), BadVersion),
+        (Put("/a", b"x", expected_version=-1), AlreadyExists),
+        (Put("/nothing", b"x", expected_version=0), BadVersion),
+        (Put("/leaf/child", b"x"), InvalidPath),
+        (Delete("/nothing"), NotFound),
+        (Delete("/a", expected_version=7), BadVersion),
+        (Delete("/folder"), NotEmpty),
+    ],
+)
+async def test_of_several_writes_one_that_is_refused_keeps_all_from_happening(
+    store: MetadataStore, refused: Put | Delete, error: type[Exception]
+) -> None:
+    await store.put("/a", b"0")
+    await store.put("/b", b"0")
+    await store.put("/folder/x", b"0")
+    await store.put("/leaf", b"", ephemeral=True)
+    for writes in (
+        [Put("/b", b"1"), Put("/c", b"1"), refused],
+        [refused, Delete("/b"), Put("/c", b"1", ephemeral=True)],
+    ):
+        with pytest.raises(error):
+            await store.write_all(writes)
+        record = await store.get("/b")
+        assert record is not None
+        assert (record.value, record.version) == (b"0", 0)
+        assert not await store.exists("/c")
+
+
+async def test_a_batch_that_no_store_could_do_is_refused(store: MetadataStore) -> None:
+    refused: list[list[Put | Delete]] = [
+        [Put("/a", b""), Delete("/a")],
+        [Put("/a", b""), Put("/a/b", b"")],
+        [Put(f"/{n}", b"") for n in range(33)],
+    ]
+    for writes in refused:
+        with pytest.raises(InvalidBatch):
+            await store.write_all(writes)
+    with pytest.raises(ValueTooLarge):
+        await store.write_all([Put("/a", b"x" * 600_000), Put("/b", b"x" * 600_000)])
+    with pytest.raises(InvalidPath):
+        await store.write_all([Delete("/")])
+    assert len(await store.write_all([Put(f"/many/{n}/deep/er", b"") for n in range(32)])) == 32
+
+
+async def test_of_racing_batches_all_take_effect_one_after_the_other(
+    backend: Backend, store: MetadataStore
+) -> None:
+    """Two counters that are always raised together, by compare-and-set, never differ."""
+    other = await backend.other_session(store)
+
+    async def raise_both(session: MetadataStore) -> None:
+        while True:
+            left, right = await session.get("/left"), await session.get("/right")
+            value = str(int(left.value) + 1 if left else 1).encode()
+            try:
+                await session.write_all(
+                    [
+                        Put("/left", value, expected_version=left.version if left else -1),
+                        Put("/right", value, expected_version=right.version if right else -1),
+                    ]
+                )
+            except BadVersion:
+                continue
+            return
+
+    await asyncio.gather(*(raise_both((store, other)[n % 2]) for n in range(12)))
+    left, right = await store.get("/left"), await store.get("/right")
+    assert left is not None
+    assert right is not None
+    assert (left.value, left.version) == (right.value, right.version) == (b"12", 11)
+
+
 # Ephemerals.
 
 
@@ -416,6 +525,7 @@ async def test_a_listener_that_raises_harms_no_one(store: MetadataStore) -> None
     store.watch("/a", broken)
     store.watch("/a", heard)
     await store.put("/a", b"")
+    await heard.hear(Change.CREATED, "/a")
     await store.put("/a", b"")
     await heard.hear(Change.MODIFIED, "/a")
 

@@ -17,7 +17,7 @@ async def test_zookeeper_without_its_library_names_the_extra(monkeypatch: pytest
         await open_store("zk:127.0.0.1:1")
 
 
-@pytest.mark.parametrize("url", ["", "memory", "rocksdb:", "etcd:x", "zk:"])
+@pytest.mark.parametrize("url", ["", "memory", "rocksdb:", "etcd:", "etcd://", "zk:"])
 async def test_what_is_no_address_is_refused_with_examples(url: str) -> None:
-    with pytest.raises(StoreRefused, match="rocksdb:/path/to/directory or zk:host:2181"):
+    with pytest.raises(StoreRefused, match="rocksdb:/path/to/directory, zk:host:2181 or etcd:host:2379"):
         await open_store(url)
