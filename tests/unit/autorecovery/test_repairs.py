@@ -437,7 +437,8 @@ def test_an_open_ledger_marked_for_slowness_gets_its_copies_and_keeps_its_writer
     async def story(cluster: Cluster) -> None:
         client, _ = cluster.client()
         writer = await client.create(3, 3, 2)
-        await write(writer, 10)
+        await write(writer, 9)
+        await write(writer, 1)  # This one tells of the others.
         await asyncio.sleep(1)
         slow = writer.metadata.segments[0].ensemble[1]
         for entry in (4, 5):
