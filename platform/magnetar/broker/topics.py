@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import (
@@ -329,13 +329,9 @@ class TopicRegistry:
         for name in self._in_bundle(bundle):
             self._topics[name].lost = True
 
-    def busy(self) -> Mapping[Bundle, tuple[str, ...]]:
-        """The stored topics that have clients, by bundle."""
-        found: dict[Bundle, list[str]] = {}
-        for name, topic in self._topics.items():
-            if name.persistent and topic.has_clients:
-                found.setdefault(self._bundles[name], []).append(str(name))
-        return {bundle: tuple(names) for bundle, names in found.items()}
+    def with_bundles(self) -> list[tuple[Topic, Bundle]]:
+        """The topics in memory, each with the bundle it lies in."""
+        return [(topic, self._bundles[name]) for name, topic in self._topics.items()]
 
     def _in_bundle(self, bundle: Bundle) -> list[TopicName]:
         return [name for name, its in self._bundles.items() if its == bundle]

@@ -24,6 +24,7 @@ log = get_logger("magnetar.broker")
 
 _HANDOVER_KEPT_S: Final = 30.0
 _TRUSTED_S: Final = 60.0
+_TOPICS_PER_TURN: Final = 500
 
 
 class Neighbourhood:
@@ -35,6 +36,8 @@ class Neighbourhood:
         self._probes = Probes(clock.monotonic)
         self._handovers: dict[Bundle, tuple[Handover, float]] = {}
         self._load = Load()
+        self._busy: Mapping[Bundle, tuple[str, ...]] = {}
+        """The stored topics that had clients at the last look."""
         self._measured = (clock.monotonic(), time.process_time())
         self._trusted: dict[BrokerAddress, float] = {}
         self._draining = False
@@ -100,11 +103,10 @@ class Neighbourhood:
         self._handovers = {
             bundle: each for bundle, each in self._handovers.items() if now - each[1] < _HANDOVER_KEPT_S
         }
-        busy = self._broker.topics.busy()
         return BrokerReport(
             self._broker.ownership.address,
             self._load,
-            {str(bundle): busy.get(bundle, ()) for bundle in self._broker.ownership.owned},
+            {str(bundle): self._busy.get(bundle, ()) for bundle in self._broker.ownership.owned},
             {str(bundle): handover for bundle, (handover, _) in self._handovers.items()},
             self._draining,
         )
@@ -112,22 +114,31 @@ class Neighbourhood:
     async def _keep_reporting(self) -> None:
         while True:
             await asyncio.sleep(self._broker.settings.load_report_interval_s)
-            self._measure()
+            if not self.members.others:
+                continue  # Nobody listens; whoever comes is told at the next look.
+            await self._measure()
             try:
                 await self.members.publish_news(load_too=True)
             except MetadataError as error:
                 log.info("broker.load_not_told", reason=str(error))
 
-    def _measure(self) -> None:
+    async def _measure(self) -> None:
+        """Look at all topics, some at a time: there may be very many, and others want the loop too."""
+        busy: dict[Bundle, list[str]] = {}
+        messages = size = 0.0
+        topics = self._broker.topics.with_bundles()
+        for number, (topic, bundle) in enumerate(topics, 1):
+            messages += topic.flow_in.messages.rate + topic.flow_out.messages.rate
+            size += topic.flow_in.bytes.rate + topic.flow_out.bytes.rate
+            if topic.name.persistent and topic.has_clients:
+                busy.setdefault(bundle, []).append(str(topic.name))
+            if number % _TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self._busy = {bundle: tuple(names) for bundle, names in busy.items()}
         now, processor = self._broker.context.clock.monotonic(), time.process_time()
         (then, processor_then), self._measured = self._measured, (now, processor)
-        topics = self._broker.topics.loaded()
-        self._load = Load(
-            min(1.0, (processor - processor_then) / max(now - then, 1e-3)),
-            sum(topic.flow_in.messages.rate + topic.flow_out.messages.rate for topic in topics),
-            sum(topic.flow_in.bytes.rate + topic.flow_out.bytes.rate for topic in topics),
-            len(topics),
-        )
+        cpu = min(1.0, (processor - processor_then) / max(now - then, 1e-3))
+        self._load = Load(cpu, messages, size, len(topics))
 
     # Giving away.
 
@@ -136,7 +147,8 @@ class Neighbourhood:
 
         Clients are told where to go, and wait there until the bundle has come.
         """
-        busy = self._broker.topics.busy()
+        await self._measure()
+        busy = self._busy
         now = self._broker.context.clock.monotonic()
         ownership = self._broker.ownership
         for bundle, to in bundles.items():
@@ -169,7 +181,8 @@ class Neighbourhood:
         ]
         if not others or not self._joined:
             return
-        busy = self._broker.topics.busy()
+        await self._measure()
+        busy = self._busy
         owned = {str(bundle): bundle for bundle in self._broker.ownership.owned}
         plan = successors({text: busy.get(bundle, ()) for text, bundle in owned.items()}, others)
         await self.hand_over({owned[text]: to for text, to in plan.items()})
