@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -273,6 +274,8 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=None, help="logs and data (default: a new one)")
     parser.add_argument("--keep", action="store_true", help="keep the data of a clean run too")
     options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: a shell's background jobs ignore it.
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     directory = options.directory or Path(tempfile.mkdtemp(prefix="magnetar-chaos-"))
     report = ChaosRun(directory, 60 * options.minutes, seed).run()
