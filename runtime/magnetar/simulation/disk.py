@@ -101,9 +101,19 @@ class SimulatedDisk:
         quick = 0.0004 + self._dice.random() * 0.0008
         return quick + self._dice.random() * self.slow_s if now < self.slow_until else quick
 
-    def as_is(self) -> SimulatedDisk:
-        """A look at it that no life ends: for those who judge."""
-        return self
+    def copy(self) -> dict[str, bytes]:
+        """A backup: all files, as they are."""
+        return {name: bytes(self._names[name].data) for name in sorted(self._names)}
+
+    def become(self, backup: dict[str, bytes]) -> None:
+        """Hold what a backup held, and nothing else."""
+        self._unsynced_names.clear()
+        self._names = {}
+        for name, data in backup.items():
+            node = self._names[name] = _Node()
+            node.data, node.durable = bytearray(data), bytearray(data)
+        self._durable_names = dict(self._names)
+        self._count()
 
     # The disk.
 
