@@ -89,9 +89,12 @@ class LedgerChecker:
         ]
         return Checkup(metadata, tuple(verdict for verdict in verdicts if not verdict.well))
 
-    async def check_confirmed(self, ledger_id: int) -> Verdict | None:
-        """How the last fragment of an open ledger stands, up to what is confirmed; None if it is closed by now.
+    async def check_open(self, ledger_id: int, last_entry: int | None = None) -> Verdict | None:
+        """How the last fragment of an open ledger stands; None if it is closed by now.
 
+        Args:
+            last_entry: look so far. None: up to what is confirmed, or held by any of its bookies if that is more. Bookies
+                hear late what is confirmed, and an entry that nobody was told of yet may well be stored once more.
         Raises:
             NoSuchLedger, MetadataUnavailable, MetadataCorrupt
             ReadFailed: nobody says what is confirmed.
@@ -99,13 +102,15 @@ class LedgerChecker:
         metadata = await self._surroundings.registry.read(ledger_id)
         if metadata.closed:
             return None
-        part = Extent(metadata.last_fragment, await read_last_confirmed(metadata, self._surroundings))
+        fragment = metadata.last_fragment
         readable = frozenset(await self._bookies.readable())
-        holdings = _all(part)
-        if part.entries():
-            asked = [bookie for bookie in part.ensemble if bookie in readable]
-            found = await asyncio.gather(*(self._ask(ledger_id, each) for each in asked))
-            holdings = dict(zip(asked, found, strict=True))
+        asked = [bookie for bookie in fragment.ensemble if bookie in readable]
+        found = await asyncio.gather(*(self._ask(ledger_id, each) for each in asked))
+        if last_entry is None:
+            held = [holding.ranges[-1][1] for holding in found if holding.ranges]
+            last_entry = max(await read_last_confirmed(metadata, self._surroundings), *held, -1)
+        part = Extent(fragment, last_entry)
+        holdings = dict(zip(asked, found, strict=True)) if part.entries() else _all(part)
         return judge(part, readable=readable, leaving=(), holdings=holdings)
 
     async def _ask(self, ledger_id: int, bookie: str) -> Holding:

@@ -110,7 +110,7 @@ class Repairer:
         Args:
             leaving: bookies whose copies are to be moved elsewhere.
             suspects: bookies that were marked. Where an open fragment names one, it is whole when all of that fragment's
-                bookies have what is confirmed.
+                bookies have what any of them has.
             doubts: by bookie, entries to be read and verified: they were once missing or damaged.
             fence_open: take the ledger from its writer where an open fragment names a bookie that is gone.
             accept_loss: where entries are lost, have the rest moved to other bookies all the same. Should the lost
@@ -192,13 +192,13 @@ class Repairer:
     # One fragment.
 
     async def _fill_open(self, ledger_id: int) -> bool:
-        """Give the bookies of an open ledger's last fragment what is confirmed and they lack. Whether they have it all.
+        """Give the bookies of an open ledger's last fragment what others have and they lack. Whether they have it all.
 
         Its writer goes on meanwhile. What it leaves out from here on is marked once more when the fragment ends: by
         itself, or by the recovery that closes the ledger after its death.
         """
         try:
-            verdict = await self._checker.check_confirmed(ledger_id)
+            verdict = await self._checker.check_open(ledger_id)
             if verdict is None or verdict.gone or verdict.doubtful or verdict.lost:
                 return False
             if verdict.well:
@@ -208,11 +208,12 @@ class Repairer:
             }
             readable = tuple(sorted(await self._bookies.readable()))
             await self._copier.copy(ledger_id, CopyPlan(verdict.extent, fillings, readable))
-            after = await self._checker.check_confirmed(ledger_id)
+            after = await self._checker.check_open(ledger_id, verdict.extent.last_entry)
         except (ReadFailed, EntryUnreadable, CopyFailed, NoSuchLedger) as error:
             log.info("open_fragment.not_filled", ledger_id=ledger_id, reason=str(error))
             return False
-        return after is not None and after.well
+        # A fragment that ended meanwhile is looked at as a closed one, the next time.
+        return after is not None and after.well and after.extent.first_entry == verdict.extent.first_entry
 
     async def _mend(
         self,
