@@ -156,7 +156,7 @@ class GarbageCollector:
         for _, log_id, alive, data_end in sorted(to_compact):
             if not await self._has_room_for(alive):
                 log.warning("garbage.no_room_to_compact", log=log_id, bytes=alive)
-                break
+                continue  # A smaller one may fit.
             try:
                 await self._compact(log_id, data_end, live)
                 compacted += 1

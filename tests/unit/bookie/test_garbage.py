@@ -9,8 +9,10 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.garbage import Collected, GarbageCollector
+from magnetar.bookie.space import Fullness
 from magnetar.protocol.bookie import BookieStatus
-from tests.unit.bookie.workbench import KEY, KIB, add, add_many, crash, make_bookie, running, whole
+from tests.unit.bookie.disks import ShortDisk
+from tests.unit.bookie.workbench import KEY, KIB, add, add_many, crash, make_bookie, running, until, whole
 
 OK = BookieStatus.OK
 PAYLOAD = b"x" * 4 * KIB
@@ -224,3 +226,53 @@ async def test_it_runs_by_itself(tmp_path: Path) -> None:
         collector.start()
         await asyncio.wait_for(asked.wait(), 10)
         await collector.stop()
+
+
+async def test_a_disk_that_fills_has_its_garbage_collected_at_once_and_is_writable_again(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for the interval; logs that are mostly alive are rewritten too, with what is reserved for that."""
+    size = 400_000
+    disk = ShortDisk(lambda: size - log_bytes(tmp_path))
+    catalog = Catalog(1, 2, 3, 4, 5)
+    limits = {"free_bytes_min": 100_000, "reserve_bytes": 0, "entry_log_bytes": 32 * KIB}
+    async with running(tmp_path, disk=disk, **limits) as bookie:
+        collector = GarbageCollector(bookie, catalog.live, exists=catalog.exists, interval_s=3600.0)
+        collector.start()
+        await fill(bookie, range(1, 6), 10)
+        assert bookie.fullness is Fullness.FINE
+        catalog.ledgers -= {1, 2}
+        assert bookie.ledgers() == {1, 2, 3, 4, 5}
+        entry_id = 10
+        while not bookie.read_only:
+            await add_many(bookie, 3, range(entry_id, entry_id + 3), PAYLOAD)
+            await bookie.checkpoint()
+            entry_id += 3
+        await until(lambda: collector.collections > 0 and bookie.ledgers() == {3, 4, 5})
+        while bookie.read_only:
+            await bookie.checkpoint()
+            await asyncio.sleep(0.01)
+        assert await add(bookie, 3, entry_id, PAYLOAD) is OK
+        await expect(bookie, 4, 10)
+        await collector.stop()
+
+
+async def test_compaction_that_does_not_fit_waits_and_removal_does_not(tmp_path: Path) -> None:
+    free = 1 << 30
+    disk = ShortDisk(lambda: free)
+    catalog = Catalog(1)
+    async with running(tmp_path, disk=disk, entry_log_bytes=32 * KIB) as bookie:
+        await fill(bookie, range(1, 6), 20)
+        for first in (0, 10, 20):
+            await add_many(bookie, 9, range(first, first + 10), PAYLOAD)
+            await bookie.checkpoint()
+        await add_many(bookie, 1, range(20, 21), PAYLOAD)
+        await bookie.checkpoint()
+        free = 1000
+        collector = GarbageCollector(bookie, catalog.live, exists=catalog.exists)
+        collected = await collector.collect()
+        assert collected.removed_logs > 0
+        assert collected.compacted_logs == 0
+        free = 1 << 30
+        assert (await collector.collect()).compacted_logs > 1
+        await expect(bookie, 1, 21)
