@@ -45,6 +45,7 @@ def test_nobody_is_blamed_for_what_came_while_this_process_stood_still() -> None
     assert ages(budget, 2, {"a": 10, "b": 10, "c": 10}) == []
     for bookie in "abc":
         budget.of(bookie).sent += 10
+    assert budget.look(2.0) == []
     budget.of("c").answered += 10  # The moment before it stood still.
     assert budget.look(60) == []
     assert budget.look(60.25) == []
