@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.metadata.batch import Delete, Put
+from magnetar.metadata.cached_reads import CachedReads
 from magnetar.metadata.errors import (
     AlreadyExists,
     BadVersion,
@@ -542,6 +543,28 @@ async def test_a_subtree_deleted_and_made_again_is_told_of(backend: Backend, sto
     heard.notifications.clear()
     await other.put("/t/a/b", b"again")
     await heard.hear(Change.CREATED, "/t/a/b")
+
+
+async def test_cached_reads_follow_what_others_write(backend: Backend, store: MetadataStore) -> None:
+    other = await backend.other_session(store)
+    await other.put("/c/x", b"0")
+    cached = CachedReads(store, "/c")
+    for n in range(1, 21):
+        await other.put("/c/x", str(n).encode())
+        await other.put(f"/c/child-{n}", b"")
+        async with asyncio.timeout(DEADLINE_S):
+            while (record := await cached.get("/c/x")) is None or record.value != str(n).encode():
+                await asyncio.sleep(0)
+            while len(await cached.children("/c")) != n + 1:
+                await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_S):
+        while not cached.sure:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await cached.get("/c/x")
+    before = cached.hits
+    assert (await cached.get("/c/x")) == await store.get("/c/x")
+    assert cached.hits == before + 1
+    cached.close()
 
 
 # The end.
