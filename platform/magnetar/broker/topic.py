@@ -165,7 +165,7 @@ class Topic(ABC):
         Raises:
             ServiceNotReady: the topic is being unloaded or deleted.
         """
-        if self.closing:
+        if self.closing or self.lost:
             raise ServiceNotReady(f"topic {self.name} is being unloaded: look it up again")
 
     def disconnect_producers(self) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.cluster.report import BrokerReport, Handover, Load, least_loaded, successors
-from magnetar.broker.errors import MetadataFailed
+from magnetar.broker.errors import MetadataFailed, ServiceNotReady
 from magnetar.broker.namespaces.bundles import Bundle
 from magnetar.broker.ownership import BrokerAddress, Ownership
+from magnetar.metadata.errors import StoreUnavailable
 from magnetar.metadata.memory import MemoryEnsemble
 from magnetar.metadata.store import MUST_NOT_EXIST
 from magnetar.naming import NamespaceName, TopicName
@@ -200,6 +201,35 @@ async def test_a_bundle_can_go_back_and_forth(two: Two, connect: Connect) -> Non
         await here.unload_bundle(bundle, to)
         await until(lambda there=there: there.ownership.holds(bundle))  # type: ignore[misc]
         here, there = there, here
+
+
+async def test_a_broker_stops_in_order_though_the_store_is_away(
+    two: Two, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await owned_by(two.one, connect)
+
+    async def unavailable(*_: object, **__: object) -> int:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(two.stores[0], "put", unavailable, raising=False)
+    monkeypatch.setattr(two.stores[0], "delete", unavailable, raising=False)
+    await two.one.stop()
+    assert two.one.topics.loaded() == []
+    with pytest.raises(ServiceNotReady, match="shutting down"):
+        await two.one.topics.get(NAME, create=False)
+    monkeypatch.undo()
+
+
+async def test_what_was_given_to_an_earlier_life_is_not_waited_for(two: Two) -> None:
+    """Else look-ups here would wait for a bundle that its owner keeps."""
+    bundle = await two.one.topics.bundle(NAME)
+    await two.one.ownership.require(bundle)
+    handover = Handover(two.other.ownership.address.broker_id, (), 1)
+    record = BrokerReport(report("late").address, handovers={str(bundle): handover})
+    await two.stores[0].put("/loadbalance/brokers/late", record.encode())
+    await until(lambda: two.other.neighbourhood.members.find("late") is not None)
+    async with asyncio.timeout(1.0):
+        assert not (await two.other.lookup(NAME)).here
 
 
 async def test_a_topic_asked_for_while_its_bundle_is_given_away_is_not_loaded_again(

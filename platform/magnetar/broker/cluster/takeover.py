@@ -57,10 +57,11 @@ class Takeover:
             return
         if now is None and before is not None:
             self._divide(before.bundles)
-        elif now is not None:
-            told = before.handovers if before is not None else {}
+        elif (
+            now is not None and before is not None
+        ):  # What it gave away before we knew it was not for this life.
             for bundle, handover in now.handovers.items():
-                if handover.to == self._here.broker_id and told.get(bundle) != handover:
+                if handover.to == self._here.broker_id and before.handovers.get(bundle) != handover:
                     self._ownership().expect(Bundle.parse(bundle), _HANDED_OVER_WITHIN_S)
                     self._tasks.start(self._take(bundle, handover.topics), f"take over {bundle}")
 
