@@ -37,6 +37,11 @@ class ReplicaMarks:
         self.dropped = 0
         """Marks not made because too many waited, or because the client was closed first."""
 
+    @property
+    def waiting(self) -> bool:
+        """Whether some are not made yet."""
+        return self._working
+
     def note(self, ledger_id: int, bookie: str) -> None:
         """A bookie may lack entries of a ledger that its metadata say it has."""
         waiting = self._queue.get(ledger_id)
