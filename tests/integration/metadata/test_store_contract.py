@@ -553,9 +553,9 @@ async def test_cached_reads_follow_what_others_write(backend: Backend, store: Me
         await other.put("/c/x", str(n).encode())
         await other.put(f"/c/child-{n}", b"")
         async with asyncio.timeout(DEADLINE_S):
-            while (record := await cached.get("/c/x")) is None or record.value != str(n).encode():
+            while (record := await cached.get("/c/x")) is None or record.value != str(n).encode():  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            while len(await cached.children("/c")) != n + 1:
+            while len(await cached.children("/c")) != n + 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
     async with asyncio.timeout(DEADLINE_S):
         while not cached.sure:  # noqa: ASYNC110
