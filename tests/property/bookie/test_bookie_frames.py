@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookie.entry_ranges import ranges_of
@@ -116,6 +116,7 @@ def feed_in_pieces(decoder: Any, data: bytes, cuts: list[int]) -> list[Any]:
     return found
 
 
+@settings(deadline=None)
 @given(st.lists(requests(), max_size=8), st.lists(st.integers(0), max_size=20))
 def test_requests_survive_any_cut(sent: list[Frame], cuts: list[int]) -> None:
     decoder = frames.RequestDecoder()
@@ -124,6 +125,7 @@ def test_requests_survive_any_cut(sent: list[Frame], cuts: list[int]) -> None:
     assert decoder.pending_bytes == 0
 
 
+@settings(deadline=None)
 @given(st.lists(answers(), max_size=8), st.lists(st.integers(0), max_size=20))
 def test_answers_survive_any_cut(sent: list[Frame], cuts: list[int]) -> None:
     decoder = frames.AnswerDecoder()
@@ -131,6 +133,7 @@ def test_answers_survive_any_cut(sent: list[Frame], cuts: list[int]) -> None:
     assert feed_in_pieces(decoder, data, cuts) == [answer for _, answer in sent]
 
 
+@settings(deadline=None)
 @given(requests(), st.integers(0))
 def test_half_a_frame_is_no_message(sent: Frame, cut: int) -> None:
     data, _ = sent
@@ -139,12 +142,14 @@ def test_half_a_frame_is_no_message(sent: Frame, cut: int) -> None:
     assert decoder.pending_bytes == cut % len(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_noise_raises_nothing_but_frame_errors(noise: bytes) -> None:
     for make in (frames.RequestDecoder, frames.AnswerDecoder):
         expect_frame_errors_only(make, noise)
 
 
+@settings(deadline=None)
 @given(st.one_of(requests(), answers()), st.data())
 def test_damaged_frames_raise_nothing_but_frame_errors(sent: Frame, data: st.DataObject) -> None:
     damaged = bytearray(sent[0])
@@ -154,12 +159,14 @@ def test_damaged_frames_raise_nothing_but_frame_errors(sent: Frame, data: st.Dat
         expect_frame_errors_only(make, bytes(damaged))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 7), st.booleans(), st.binary(max_size=60))
 def test_any_fields_behind_a_good_head(opcode: int, answer: bool, fields: bytes) -> None:
     data = frames._HEAD.pack(9 + len(fields), opcode | (0x80 if answer else 0), 1) + fields
     expect_frame_errors_only(frames.AnswerDecoder if answer else frames.RequestDecoder, data)
 
 
+@settings(deadline=None)
 @given(st.integers(frames.MAX_REQUEST_BYTES + 1, 2**32 - 1))
 def test_a_length_too_large_is_refused_before_its_bytes_come(size: int) -> None:
     decoder = frames.RequestDecoder()
@@ -175,6 +182,7 @@ def expect_frame_errors_only(make: Callable[[], Any], data: bytes) -> None:
     assert decoder.pending_bytes <= frames.MAX_RESPONSE_BYTES
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=40))
 def test_ranges_hold_what_was_put_in_and_nothing_else(ids: list[int]) -> None:
     ranges = ranges_of(sorted(ids))
