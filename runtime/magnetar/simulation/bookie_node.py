@@ -166,6 +166,11 @@ class BookieNode:
             self.disk.cut_power(worst=worst)
             self.index.cut_power(worst=worst)
 
+    def go_dark(self) -> None:
+        """Lose power, and come back a little later."""
+        self.crash(power=True, worst=True)
+        self._cluster.loop.call_later(0.3, self.start, context=self.outside)
+
     def die(self) -> None:
         process, self.process, self.bookie = self.process, None, None
         self.disk.life += 1

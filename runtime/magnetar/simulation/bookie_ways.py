@@ -109,6 +109,9 @@ class SimulatedConnection:
             answer = await bookie.read_lac(ledger_id, fence=fence, master_key=master_key)
             if fence:
                 judge.fence_answered(node.name, ledger_id, answer.status)
+                if self._cluster.dark_after_fence == node.name:
+                    self._cluster.dark_after_fence = ""
+                    self._loop.call_soon(node.go_dark, context=self._cluster.outside)
             return answer
 
         return await self._ask(f"{'fence' if fence else 'read lac'} {ledger_id}", serve, LacRead)

@@ -51,6 +51,8 @@ class Cluster:
         self.store_down = False
         self.cut: set[tuple[str, str]] = set()
         """One-way: what the first sends does not reach the second."""
+        self.dark_after_fence = ""
+        """The bookie whose machine loses power in the moment in which it next answers a fence."""
         self.nodes: dict[str, BookieNode] = {}
         self.outside = Context()
         """Of what belongs to no process: the network, the store, those who repair machines."""

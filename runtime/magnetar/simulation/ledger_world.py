@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,8 @@ from magnetar.simulation.metadata import FaultyStore, MetadataFaults
 
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 3, 2), (4, 4, 3), (2, 2, 1), (3, 3, 3), (5, 4, 2))
 """Ensembles, write quorums and ack quorums that stories are about."""
+THIN_SHAPES = ((3, 3, 1), (4, 4, 1), (5, 5, 2), (5, 4, 1), (5, 5, 1))
+"""Those in which most of a write set may know nothing of an acknowledged entry."""
 
 
 class InvariantBroken(AssertionError):
@@ -51,14 +53,16 @@ class Outcome:
 
 
 class LedgerWorld:
-    def __init__(self, seed: int, *, entries: int = 30) -> None:
+    def __init__(
+        self, seed: int, *, entries: int = 30, shapes: Sequence[tuple[int, int, int]] = SHAPES
+    ) -> None:
         self.seed = seed
         self._dice = random.Random(seed)
         self._entries = entries
         self._loop = VirtualLoop()
         self._clock = VirtualClock(self._loop)
         self._ensemble = MemoryEnsemble()
-        self.shape = self._dice.choice(SHAPES)
+        self.shape = self._dice.choice(shapes)
         self.bookies = {
             f"bookie-{number}": MemoryBookie(f"bookie-{number}")
             for number in range(self.shape[0] + self._dice.randint(0, 2))

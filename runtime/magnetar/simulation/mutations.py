@@ -225,7 +225,7 @@ def truncated_on_an_unknown_answer() -> list[Patch]:
     return [(QuorumRead, "answered", believed)]
 
 
-@_mutation("storage", "I1", "I4")
+@_mutation("thin", "I1", "I4")
 def absent_by_plain_majority() -> list[Patch]:
     """A recovery ends a ledger where a majority of the write set has nothing, whatever the ack quorum."""
     from magnetar.ledger import quorum_read
@@ -236,7 +236,7 @@ def absent_by_plain_majority() -> list[Patch]:
     return [(quorum_read, "negatives_needed", majority)]
 
 
-@_mutation("ledger", "I1", "I4", "I5")
+@_mutation("thin", "I1", "I4", "I5")
 def tail_read_without_fencing() -> list[Patch]:
     """A recovery fences with its first question only: a bookie that missed it still takes the old writer's entries."""
     from magnetar.ledger import recover

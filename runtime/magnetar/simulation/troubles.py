@@ -60,6 +60,7 @@ class Troubles:
         self._world.told("all is well again")
         cluster.cut = set()
         cluster.store_down = False
+        cluster.dark_after_fence = ""
         cluster.weather = Weather(delay_s=0.001)
         for node in cluster.nodes.values():
             node.disk.fail_syncs = 0
@@ -194,6 +195,11 @@ class Troubles:
             node.lose_for_good()
             self._world.judge.rotten.add(node.name)
 
+    async def fault_dark_after_fence(self) -> None:
+        """A fence is answered, and the power goes: was it durable?"""
+        self._world.cluster.dark_after_fence = self._any_node().name
+        await self._world.recover_one()
+
     async def fault_recover(self) -> None:
         await self._world.recover_one()
 
@@ -279,4 +285,5 @@ _FAULTS = (
     Troubles.fault_lose_bookie,
     Troubles.fault_recover,
     Troubles.fault_recover,
+    Troubles.fault_dark_after_fence,
 )

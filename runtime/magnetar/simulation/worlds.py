@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from magnetar.simulation.judge import InvariantBroken
 
-WORLDS = ("storage", "ledger", "log")
+WORLDS = ("storage", "ledger", "thin", "log")
+"""`thin`: ledgers in which most of a write set may know nothing of an acknowledged entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,14 @@ def _tell_older(world: str, seed: int) -> tuple[str, int, str, str, str, int, Co
     import hashlib
 
     from magnetar.simulation import ledger_world
-    from magnetar.simulation.log_world import LogWorld
+    from magnetar.simulation.log_world import LogOutcome, LogWorld
 
     try:
-        outcome = ledger_world.LedgerWorld(seed).run() if world == "ledger" else LogWorld(seed).run()
+        if world == "log":
+            outcome: LogOutcome | ledger_world.Outcome = LogWorld(seed).run()
+        else:
+            shapes = ledger_world.THIN_SHAPES if world == "thin" else ledger_world.SHAPES
+            outcome = ledger_world.LedgerWorld(seed, shapes=shapes).run()
     except ledger_world.InvariantBroken as broken:
         found = re.search(r"\((I\d+)", str(broken))
         name = found.group(1) if found else "unnamed"
