@@ -169,9 +169,8 @@ class Neighbourhood:
         finally:
             try:
                 await self._broker.ownership.release(bundle)
-            except (
-                MetadataError
-            ) as error:  # It goes with our session; the other bundles must not wait for that.
+            except MetadataError as error:
+                # It goes with our session; the other bundles must not wait for that.
                 log.warning("bundle.not_released", bundle=str(bundle), reason=str(error))
         if to is not None:
             log.info("bundle.handed_over", bundle=str(bundle), to=to.broker_id)
