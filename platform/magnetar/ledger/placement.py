@@ -162,7 +162,9 @@ class Placement:
         self, ensemble: Sequence[str], write_quorum: int, addresses: Mapping[str, BookieAddress]
     ) -> int:
         """How many pairs of slots hold copies of the same entries in one failure domain, as far as is known."""
-        domains = [addresses[bookie].failure_domain if bookie in addresses else bookie for bookie in ensemble]
+        domains = [
+            (addresses[bookie].failure_domain if bookie in addresses else "") or bookie for bookie in ensemble
+        ]
         return sum(
             domains[slot] == domains[other]
             for slot, near in enumerate(neighbours(len(ensemble), write_quorum))

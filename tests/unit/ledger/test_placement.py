@@ -180,3 +180,11 @@ def test_a_large_cluster_takes_no_time() -> None:
     for _ in range(20):
         ensemble = placement.new_ensemble(cluster, 5, 3, now=0).ensemble
         assert len({racks[bookie] for bookie in ensemble}) == 3
+
+
+def test_bookies_of_this_process_that_are_not_registered_are_domains_of_their_own() -> None:
+    local = {name: BookieAddress("", "") for name in "ab"}
+    placement = Placement(random.Random(1))
+    choice = placement.new_ensemble(local, 2, 2, now=0)
+    assert choice.shared_domains == placement.shared_domains(choice.ensemble, 2, local) == 0
+    assert placement.shared_domains(("a", "b"), 2, bookies({"a": "x", "b": "x"})) == 1
