@@ -449,7 +449,8 @@ class Bookie:
     @property
     def sequence(self) -> int:
         """How many records its journal has made durable, over all times: a copy of an older directory has fewer."""
-        self._expect_serving()
+        if self._cookie is None:
+            raise BookieNotRunning
         return self._journal.durable.sequence
 
     @property

@@ -218,6 +218,8 @@ class BookieRegistration:
             return
         self.registered = False
         try:
+            if self._bookie.sequence > self._told_sequence:
+                await self._renew_cookie()
             record = await self._metadata.get(self._path)
             if record is not None and record.session == self._metadata.session_id:
                 await self._metadata.delete(self._path, expected_version=record.version)
