@@ -20,7 +20,7 @@ from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import LedgerError, LedgerFenced, TooManyPending
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.managed_ledger.creation import new_ledger
+from magnetar.managed_ledger.creation import NewLedger, new_ledger
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import (
     AppendFailed,
@@ -44,6 +44,10 @@ AppendDone = Callable[[Position | None, int, Exception | None], None]
 
 _BACKOFF_S = 0.05
 _BACKOFF_MAX_S = 1.0
+_JITTER = 0.05
+_PLAN_AGAIN_S = 5.0
+_HOLD_S = 0.5
+_CREATE_PATIENCE_S = 15.0
 
 
 class _Append:
@@ -86,6 +90,17 @@ class AppendPath:
         """When a ledger first failed, if nothing has been stored since."""
         self._pause_s = _BACKOFF_S
         self._quiet: list[asyncio.Future[None]] = []
+        self._planning = False
+        self._plan_after = 0.0
+        """When to try again, if the next ledger could not be made."""
+        self._holding = False
+        """Whether appends wait for a ledger that is being made, though the open one could take them."""
+        self._next: NewLedger | None = None
+        """Made for when the open ledger is left."""
+        self._jitter = 1.0
+        """By how much longer than said this ledger may live, so that not all logs roll at once."""
+        self._sent_at_tick = 0
+        self._active_at = 0.0
         self._wake_scheduled = False
 
     @property
@@ -106,9 +121,10 @@ class AppendPath:
             return
         append = _Append(parts, messages, size, done)
         writer = self.writer
-        if self._switching or writer is None or writer.closed:
+        if self._switching or self._holding or writer is None or writer.closed:
             self._waiting.append(append)
-            self._switch()
+            if not self._holding:
+                self._switch()
         elif self._waiting or not self._send(writer, append):
             self._waiting.append(append)
             self._wait_for_room()
@@ -187,9 +203,9 @@ class AppendPath:
 
     def roll_if_old_enough(self) -> None:
         """Go on in a new ledger, unless this one is too young for that."""
-        age_s = self._owner.clock.monotonic() - self._opened_at
-        if age_s >= self._owner.config.min_rollover_s:
-            self._switch()
+        now = self._owner.clock.monotonic()
+        if now - self._opened_at >= self._owner.config.min_rollover_s:
+            self._plan(now)
 
     async def roll(self) -> None:
         """Go on in a new ledger, if this one holds anything."""
@@ -208,13 +224,94 @@ class AppendPath:
         )
         age_s = now - self._opened_at
         if (full and age_s >= config.min_rollover_s) or age_s >= max(
-            config.max_rollover_s, config.min_rollover_s
+            config.max_rollover_s * self._jitter, config.min_rollover_s
         ):
+            self._plan(now)
+        elif config.inactive_rollover_s:
+            if self._sent_entries != self._sent_at_tick:
+                self._sent_at_tick, self._active_at = self._sent_entries, now
+            elif now - self._active_at >= config.inactive_rollover_s and not self.pending:
+                self._switching, self._holding = True, False
+                self._owner.tasks.spawn(self._close_idle())
+
+    async def _close_idle(self) -> None:
+        """Nobody appends: close the ledger, so that it can be trimmed. The next append opens another."""
+        try:
+            closed = await self._close_writer()
+            await self._owner.change_record(lambda record: self._without_open(record, closed))
+            self._install(closed, None)
+        except ManagedLedgerFenced as error:
+            self._owner.fence(str(error))
+        except (LedgerError, StorageUnavailable) as error:
+            self._active_at = self._owner.clock.monotonic()
+            log.warning("log.idle_ledger_not_closed", log=self._owner.name, reason=str(error))
+        finally:
+            self._switching = False
+        self._send_waiting()
+        self._tell_if_quiet()
+
+    def _plan(self, now: float) -> None:
+        """Have the next ledger made, and go over to it then.
+
+        What comes meanwhile waits for it, but not for long: a metadata store that is away must not hold up a
+        ledger that can still be written.
+        """
+        if not self._planning and not self._switching and now >= self._plan_after and not self._owner.fenced:
+            self._planning = True
+            if not self._plan_after:
+                self._holding = True
+                self._loop.call_later(_HOLD_S, self._hold_no_more)
+            self._owner.tasks.spawn(self._make_next(self.writer))
+
+    def _hold_no_more(self) -> None:
+        if self._holding:
+            self._holding = False
+            self._send_waiting()
+
+    async def _make_next(self, full: LedgerWriter | None) -> None:
+        owner = self._owner
+        try:
+            async with owner.rolls:
+                made = await self._made()
+        except (LedgerError, StorageUnavailable) as error:
+            self._plan_after = owner.clock.monotonic() + _PLAN_AGAIN_S
+            log.warning("log.roll_postponed", log=owner.name, reason=str(error))
+            self._hold_no_more()
+            return
+        finally:
+            self._planning = False
+        self._plan_after = 0.0
+        if self._switching or owner.fenced or self.writer is not full:
+            owner.delete_later(made.writer.ledger_id)  # Events have overtaken it.
+            self._hold_no_more()
+        else:
+            self._next = made
             self._switch()
+
+    async def _made(self) -> NewLedger:
+        """A new ledger, or an error in time.
+
+        Raises:
+            LedgerError, StorageUnavailable
+        """
+        owner = self._owner
+        last_id = owner.ledgers.last.ledger_id if len(owner.ledgers) else -1
+        try:
+            async with asyncio.timeout(max(owner.config.storage_retry_s, _CREATE_PATIENCE_S)):
+                made = await new_ledger(
+                    owner.client,
+                    owner.clock,
+                    owner.config,
+                    owner.name,
+                    above=max(last_id, owner.highest_ledger_id),
+                )
+        except TimeoutError as error:
+            raise StorageUnavailable(owner.name, "creating a ledger took too long") from error
+        return made
 
     def _switch(self) -> None:
         if not self._switching and not self._owner.fenced:
-            self._switching = True
+            self._switching, self._holding = True, False
             self._owner.tasks.spawn(self._switch_ledger())
 
     async def _switch_ledger(self) -> None:
@@ -264,7 +361,9 @@ class AppendPath:
 
     def _send_waiting(self) -> None:
         writer = self.writer
-        while self._waiting and writer is not None and not self._switching and not writer.closed:
+        while self._waiting and writer is not None and not writer.closed:
+            if self._switching or self._holding:
+                return
             if not self._send(writer, self._waiting[0]):
                 self._wait_for_room()
                 return
@@ -281,14 +380,17 @@ class AppendPath:
         owner = self._owner
         closed = await self._close_writer()
         if self._refusal is not None and not self._waiting and not self._returned:
+            if self._next is not None:
+                owner.delete_later(self._next.writer.ledger_id)
+                self._next = None
             await owner.change_record(lambda record: self._without_open(record, closed))
             self._install(closed, None)
             return
-        config = owner.config
-        last_id = owner.ledgers.last.ledger_id if len(owner.ledgers) else -1
-        made = await new_ledger(
-            owner.client, owner.clock, config, owner.name, above=max(last_id, owner.highest_ledger_id)
-        )
+        made, self._next = self._next, None
+        if made is None or made.writer.ledger_id <= owner.highest_ledger_id:
+            if made is not None:
+                owner.delete_later(made.writer.ledger_id)
+            made = await self._made()
         writer = made.writer
         owner.highest_ledger_id = writer.ledger_id
         crash_point("managed_ledger.before_list_update")
@@ -357,7 +459,9 @@ class AppendPath:
         if writer is None:
             return
         owner.ledgers.add(writer.ledger_id)
-        self._opened_at = owner.clock.monotonic()
+        self._opened_at = self._active_at = owner.clock.monotonic()
+        self._sent_at_tick = 0
+        self._jitter = 1 + _JITTER * owner.dice.random()
         self._waiting.extendleft(reversed(self._returned))
         self._returned.clear()
         owner.ledger_changed()

@@ -22,7 +22,9 @@ class ManagedLedgerConfig:
     max_entries_per_ledger: int = 50_000
     max_size_bytes: int = 2048 * 1024 * 1024
     max_rollover_s: float = 240 * 60.0
-    """The age at which a ledger is closed whatever it holds, if it holds anything."""
+    """The age at which a ledger is closed whatever it holds, if it holds anything; up to 5 % later by chance."""
+    inactive_rollover_s: float = 0.0
+    """A ledger to which nothing was appended for so long is closed; 0: never."""
     min_rollover_s: float = 600.0
     """A ledger younger than this is never closed for its size or entries; 0: no such limit."""
     retention_time_s: float = 0.0

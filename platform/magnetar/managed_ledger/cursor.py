@@ -43,6 +43,7 @@ class Cursor:
         state.tracked = store is not None
         self._store = store
         self._properties: dict[str, str] = {} if store is None else store.properties
+        self._properties_lock = asyncio.Lock()
         self._generation = 0
         """Counts what moves the read position under a read in flight."""
         self._changes = 0
@@ -309,6 +310,18 @@ class Cursor:
             await self._quiet()
             await self._store.set_properties(dict(properties))
         self._properties = dict(properties)
+
+    async def put_cursor_property(self, name: str, value: str) -> None:
+        """Set one of the cursor's own properties; the others stay. Durable when it returns."""
+        async with self._properties_lock:
+            await self.set_cursor_properties({**self._properties, name: value})
+
+    async def remove_cursor_property(self, name: str) -> None:
+        """Remove one of the cursor's own properties, if it is there. Durable when it returns."""
+        async with self._properties_lock:
+            if name in self._properties:
+                left = {key: value for key, value in self._properties.items() if key != name}
+                await self.set_cursor_properties(left)
 
     # The end.
 

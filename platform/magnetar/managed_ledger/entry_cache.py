@@ -11,7 +11,7 @@ from magnetar.managed_ledger.position import Position
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
-_ENTRY_OVERHEAD_BYTES = 200
+ENTRY_OVERHEAD_BYTES = 200
 _EVICT_TO = 0.9
 
 
@@ -72,7 +72,7 @@ class TailCache:
         if run.end != entry_id:
             self._resize(-run.clear(entry_id))  # There was nobody to read along for a while.
         run.entries.append(entry)
-        self._resize(len(entry.data) + _ENTRY_OVERHEAD_BYTES)
+        self._resize(len(entry.data) + ENTRY_OVERHEAD_BYTES)
         if self._cache.size > self._cache.max_bytes:
             self._cache.make_room()
 
@@ -155,7 +155,7 @@ class _Run:
         """Drop from the front until `wanted` bytes are gone. Returns entries and bytes dropped."""
         number = size = 0
         while size < wanted and self._head + number < len(self.entries):
-            size += len(self.entries[self._head + number].data) + _ENTRY_OVERHEAD_BYTES
+            size += len(self.entries[self._head + number].data) + ENTRY_OVERHEAD_BYTES
             number += 1
         return number, self._drop(number)
 
@@ -169,7 +169,7 @@ class _Run:
         size = 0
         entries = self.entries
         for at in range(self._head, self._head + number):
-            size += len(entries[at].data) + _ENTRY_OVERHEAD_BYTES
+            size += len(entries[at].data) + ENTRY_OVERHEAD_BYTES
         self._head += number
         self.first += number
         if self._head * 2 >= len(entries):

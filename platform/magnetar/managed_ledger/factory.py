@@ -16,6 +16,7 @@ from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, StorageUnavailable
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.opening import Opener
+from magnetar.managed_ledger.reads import SharedReads
 from magnetar.managed_ledger.records import LOGS_PATH
 from magnetar.managed_ledger.sweeper import Sweeper, SweepReport, SweepSettings
 from magnetar.metadata.errors import MetadataError
@@ -25,6 +26,10 @@ log = get_logger("magnetar.managed_ledger")
 
 _TICK_S = 0.5
 _LOGS_PER_TURN = 500
+_CATCH_UP_SHARE = 4
+"""Beside the tails' memory, one part in so many of it is for readers that catch up together."""
+_ROLLS_AT_ONCE = 32
+"""Logs opened together grow old together: their new ledgers must not be a storm for the metadata store."""
 
 
 class ManagedLedgerFactory:
@@ -42,12 +47,23 @@ class ManagedLedgerFactory:
     ) -> None:
         self.cache = cache if cache is not None else EntryCache()
         self.ledger_client = ledgers
+        self.shared_reads = SharedReads(self.cache.max_bytes // _CATCH_UP_SHARE)
         self._metadata = metadata
         self._clock = clock
         self._tasks = OwnedTasks(log)
         dice = random if random is not None else _dice()
         self._remover = LogRemover(metadata, ledgers, clock, dice)
-        self._opener = Opener(metadata, ledgers, clock, dice, self._tasks, self.cache, self._remover)
+        self._opener = Opener(
+            metadata,
+            ledgers,
+            clock,
+            dice,
+            self._tasks,
+            self.cache,
+            self._remover,
+            asyncio.Semaphore(_ROLLS_AT_ONCE),
+            self.shared_reads,
+        )
         self._open: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._ticking: asyncio.Task[None] | None = None

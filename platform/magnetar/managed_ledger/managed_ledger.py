@@ -35,7 +35,7 @@ from magnetar.managed_ledger.errors import (
 )
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import READ_BYTES_MAX, ReadPath, UnreadableLedger
+from magnetar.managed_ledger.reads import READ_BYTES_MAX, ReadPath, SharedReads, UnreadableLedger
 from magnetar.managed_ledger.record_keeper import RecordKeeper
 from magnetar.managed_ledger.records import LogRecord, LostLedger
 from magnetar.managed_ledger.retention import droppable
@@ -68,6 +68,8 @@ class ManagedLedger:
         dice: random.Random,
         tasks: OwnedTasks,
         cache: TailCache,
+        rolls: asyncio.Semaphore,
+        shared_reads: SharedReads,
         ledgers: LedgerList,
         keeper: RecordKeeper,
         next_index: int,
@@ -77,6 +79,10 @@ class ManagedLedger:
         self.config = config
         self.client = client
         self.clock = clock
+        self.dice = dice
+        self.shared_reads = shared_reads
+        self.rolls = rolls
+        """How many logs may be having their next ledger made at a time."""
         self.tasks = tasks
         self.cache = cache
         self.ledgers = ledgers
@@ -212,6 +218,18 @@ class ManagedLedger:
     @property
     def has_readers(self) -> bool:
         return bool(self._readers)
+
+    def readers_near(self, position: Position) -> int:
+        """How many of those who read along are at `position`, or so close before it that they will soon read it."""
+        if len(self._readers) < 2:
+            return len(self._readers)
+        window = self.shared_reads.cache.max_bytes // 2
+        through = self.ledgers.bytes_through(position)
+        return sum(
+            cursor.read_position <= position
+            and through - self.ledgers.bytes_through(cursor.read_position) <= window
+            for cursor in self._readers
+        )
 
     def readers_changed(self) -> None:
         self._readers = [cursor for cursor in self.cursors.values() if cursor.active]
@@ -455,6 +473,7 @@ class ManagedLedger:
         self._state = "closed"
         self._appends.refuse(ManagedLedgerClosed(self.name))
         self.cache.close()
+        self._reads.forget_all()
         for listener in self._close_listeners:
             listener()
 

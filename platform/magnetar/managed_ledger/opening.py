@@ -31,6 +31,7 @@ from magnetar.managed_ledger.errors import (
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.reads import SharedReads
 from magnetar.managed_ledger.record_keeper import RecordKeeper
 from magnetar.managed_ledger.records import ListedLedger, LogRecord, decode_name, log_path
 from magnetar.metadata.store import MetadataStore
@@ -62,6 +63,9 @@ class Opener:
     tasks: OwnedTasks
     cache: EntryCache
     remover: LogRemover
+    rolls: asyncio.Semaphore
+    """How many logs may be having their next ledger made at a time."""
+    shared_reads: SharedReads
 
     async def open(
         self,
@@ -131,6 +135,8 @@ class Opener:
             dice=self.dice,
             tasks=self.tasks,
             cache=self.cache.tail(),
+            rolls=self.rolls,
+            shared_reads=self.shared_reads,
             ledgers=ledgers,
             keeper=RecordKeeper(
                 name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import LedgerError, NoSuchLedger
 from magnetar.ledger.reader import LedgerReader
+from magnetar.managed_ledger.catch_up_cache import CatchUpCache
 from magnetar.managed_ledger.entry import Entry, stored_entry
 from magnetar.managed_ledger.entry_cache import TailCache
 from magnetar.managed_ledger.errors import EntryUnreadable, StorageUnavailable
 from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.read_budget import ReadBudget
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.message import split_message
 
@@ -23,6 +26,7 @@ log = get_logger("magnetar.managed_ledger")
 
 READ_BYTES_MAX = 4 * 1024 * 1024
 _READERS_MAX = 64
+IN_FLIGHT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,24 @@ class UnreadableLedger:
     reason: str
 
 
+class SharedReads:
+    """What all logs of a process read behind their tails with."""
+
+    def __init__(self, cache_bytes: int, in_flight_bytes: int = IN_FLIGHT_BYTES) -> None:
+        self.cache = CatchUpCache(cache_bytes)
+        self.budget = ReadBudget(in_flight_bytes)
+
+
+class _Reading:
+    """A read under way."""
+
+    __slots__ = ("sharers", "task")
+
+    def __init__(self, task: asyncio.Task[list[Entry]]) -> None:
+        self.task = task
+        self.sharers = 0
+
+
 class ReadPath:
     """The read side of one log."""
 
@@ -42,6 +64,8 @@ class ReadPath:
         self._owner = owner
         self._cache = cache
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._reading: dict[tuple[int, int, int, int], _Reading] = {}
+        """By ledger, first and last entry, and bytes."""
         self.unreadable: dict[int, UnreadableLedger] = {}
 
     async def read_run(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
@@ -59,9 +83,40 @@ class ReadPath:
         cached = self._cache.read(ledger_id, entry_id, last, max_bytes)
         if cached:
             return cached
+        shared = self._owner.shared_reads
+        key, now = (self._cache, ledger_id), self._owner.clock.monotonic()
+        cached = shared.cache.read(key, entry_id, last, max_bytes, now)
+        if cached:
+            return cached
+        wanted = (entry_id, last, max_bytes)
+        reading = self._reading.get((ledger_id, *wanted))
+        if reading is None:
+            # The same read, asked for by several at once, is done once; and goes on if one of them gives up.
+            task = asyncio.get_running_loop().create_task(self._read(ledger_id, *wanted))
+            reading = self._reading[ledger_id, *wanted] = _Reading(task)
+            task.add_done_callback(lambda task: self._was_read(ledger_id, wanted, task))
+        reading.sharers += 1
+        return await asyncio.shield(reading.task)
+
+    def _was_read(
+        self, ledger_id: int, wanted: tuple[int, int, int], task: asyncio.Task[list[Entry]]
+    ) -> None:
+        reading = self._reading.pop((ledger_id, *wanted))
+        if not task.cancelled() and task.exception() is None:
+            entries = task.result()
+            expected = self._owner.readers_near(entries[0].position) - reading.sharers
+            now = self._owner.clock.monotonic()
+            self._owner.shared_reads.cache.offer((self._cache, ledger_id), entries, expected, now)
+
+    async def _read(self, ledger_id: int, entry_id: int, last: int, max_bytes: int) -> list[Entry]:
+        owner = self._owner
+        span = owner.ledgers.span(ledger_id)
+        average = span.size // span.entries + 1 if span is not None and span.entries else max_bytes
+        most = min(max_bytes, READ_BYTES_MAX)
         try:
-            reader = await self._reader(ledger_id)
-            found = await reader.read(entry_id, last, max_bytes=min(max_bytes, READ_BYTES_MAX))
+            async with owner.shared_reads.budget.room_for(min(most, average * (last - entry_id + 1))):
+                reader = await self._reader(ledger_id)
+                found = await reader.read(entry_id, last, max_bytes=most)
             entries = [stored_entry(Position(ledger_id, each.entry_id), each.payload) for each in found]
         except (LedgerError, ProtocolError, EntryUnreadable) as error:
             self._readers.pop(ledger_id, None)  # Its replicas may have been moved.
@@ -111,7 +166,13 @@ class ReadPath:
 
     def forget(self, ledger_id: int) -> None:
         self._readers.pop(ledger_id, None)
+        self._owner.shared_reads.cache.forget((self._cache, ledger_id))
         self.unreadable.pop(ledger_id, None)
+
+    def forget_all(self) -> None:
+        """Nobody reads the log here any more."""
+        for span in self._owner.ledgers:
+            self._owner.shared_reads.cache.forget((self._cache, span.ledger_id))
 
     # Finding by time.
 
