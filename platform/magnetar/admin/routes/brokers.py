@@ -34,9 +34,12 @@ async def list_brokers(call: Call) -> list[str]:
 
 
 async def leader(call: Call) -> dict[str, str]:
-    """The broker that decides for all."""
+    """One broker, the same whoever is asked. None decides for all: each decides the same for itself."""
     broker = call.admin.broker
-    return {"brokerId": _broker_id(call), "serviceUrl": broker.web_service_url}
+    urls = {each.broker_id: each.address.web_url for each in broker.neighbourhood.members.others}
+    urls[_broker_id(call)] = broker.web_service_url
+    first = min(urls)
+    return {"brokerId": first, "serviceUrl": urls[first]}
 
 
 async def owned_namespaces(call: Call) -> dict[str, Any]:
