@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.autorecovery.copy_plan import CopyPlan, Filling
@@ -10,6 +10,8 @@ from magnetar.autorecovery.entry_ranges import count, from_ids, intersect, subtr
 from magnetar.autorecovery.extents import Extent
 from magnetar.ledger.fragment import Fragment
 
+# Machines are busy at times; what is tried here takes no time of its own.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 IDS = st.sets(st.integers(0, 40))
 
 
@@ -28,6 +30,7 @@ def closed_extents(draw: st.DrawFn) -> Extent:
     return Extent(fragment, first + draw(st.integers(-1, 25)))
 
 
+@UNHURRIED
 @given(IDS, IDS)
 def test_ranges_are_sets(these: set[int], those: set[int]) -> None:
     a, b = from_ids(these), from_ids(those)
@@ -40,6 +43,7 @@ def test_ranges_are_sets(these: set[int], those: set[int]) -> None:
         assert first <= last
 
 
+@UNHURRIED
 @given(closed_extents())
 def test_a_stripe_is_what_the_write_sets_say(extent: Extent) -> None:
     assert extent.last_entry is not None
@@ -53,6 +57,7 @@ def test_a_stripe_is_what_the_write_sets_say(extent: Extent) -> None:
         assert list(extent.stripe(slot)) == sorted(extent.stripe(slot))
 
 
+@UNHURRIED
 @given(closed_extents(), st.data())
 def test_unheld_is_what_no_slot_of_the_write_set_has(extent: Extent, data: st.DataObject) -> None:
     slots = data.draw(st.sets(st.sampled_from(range(len(extent.ensemble)))))
@@ -65,6 +70,7 @@ def test_unheld_is_what_no_slot_of_the_write_set_has(extent: Extent, data: st.Da
     assert ids(extent.unheld(holdings)) == expected
 
 
+@UNHURRIED
 @given(closed_extents(), st.integers(1, 7), st.data())
 def test_a_plan_copies_each_wanted_entry_once_to_each_target(
     extent: Extent, batch: int, data: st.DataObject
