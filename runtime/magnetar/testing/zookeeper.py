@@ -32,6 +32,9 @@ _JARS = (
 _JVM = (
     *("-Xmx48m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"),
     "-Djava.net.preferIPv4Stack=true",
+    # Servers that start together, or behind proxies that accept for one that is not there yet, miss each other's first
+    # votes, and would vote again after a minute.
+    "-Dzookeeper.fastleader.maxNotificationInterval=1000",
 )
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
