@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
+from magnetar.managed_ledger.config import UNLIMITED
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.entry_cache import EntryCache
@@ -35,6 +37,10 @@ class Examination:
         client = judge.begin()
         factory = ManagedLedgerFactory(
             judge.store, client, clock=self._world.cluster.clock, cache=EntryCache(4000), random=judge.dice
+        )
+        # Nothing is trimmed any more while it is read.
+        self._world.config = replace(
+            self._world.config, retention_time_s=UNLIMITED, retention_size_bytes=UNLIMITED
         )
         log = await self._world.open(judge, factory)
         entries = await self._read_all(log)

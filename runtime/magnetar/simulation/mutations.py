@@ -236,32 +236,6 @@ def absent_by_plain_majority() -> list[Patch]:
     return [(quorum_read, "negatives_needed", majority)]
 
 
-@_mutation("thin", "I1", "I4", "I5")
-def tail_read_without_fencing() -> list[Patch]:
-    """A recovery fences with its first question only: a bookie that missed it still takes the old writer's entries."""
-    from magnetar.ledger import recover
-    from magnetar.ledger.recovery import StoredCopy
-    from magnetar.protocol.bookie import BookieStatus
-    from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
-
-    async def plain(self: Any, request: Any) -> None:
-        around = self._surroundings
-        connection = around.bookies.connection(request.bookie)
-        answer = await connection.read_entry(self._ledger_id, request.entry_id)
-        status, copy = answer.status, None
-        if status is BookieStatus.OK:
-            try:
-                entry = decode_entry(
-                    answer.entry, expect_ledger=self._ledger_id, expect_entry=request.entry_id
-                )
-                copy = StoredCopy(answer.entry, entry.length, len(entry.payload))
-            except EntryCorrupt:
-                status = BookieStatus.UNKNOWN
-        self._carry_out(self.recovery.read(request.entry_id, request.slot, status, copy))
-
-    return [(recover._Run, "_read", plain)]
-
-
 @_mutation("ledger", "I8")
 def tail_not_written_back() -> list[Patch]:
     """A recovery closes at the last entry it has found, without waiting until an ack quorum holds it."""
