@@ -1,4 +1,7 @@
-"""Reads every entry from each replica that metadata names, and compares them."""
+"""Reads every entry from each replica that metadata names, and compares them.
+
+On purpose by nothing but metadata, striping rule and single reads: what is checked is the ledger client itself too.
+"""
 
 from __future__ import annotations
 
