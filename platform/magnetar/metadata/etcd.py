@@ -58,6 +58,7 @@ SESSION_TIMEOUT_S = 10.0
 _PATIENCE = 1 / 2
 """The share of a session's time-out that one call may take, so that a read is asked of two servers at least."""
 _RETRY_S = 0.05
+_IN_FLIGHT_MAX = 128  # A keep-alive queues behind no more than these.
 _OPERATIONS_MAX = 100  # In one transaction; etcd's own limit is 128 by default.
 
 _T = TypeVar("_T")
@@ -89,6 +90,7 @@ class EtcdStore:
         self._session = EtcdSession(self._connection, timeout_s, clock, self._listeners.tell)
         self._watches: set[EtcdWatch] = set()
         self._numbering = asyncio.Lock()
+        self._room = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._closed = False
 
     @classmethod
@@ -416,7 +418,8 @@ class EtcdStore:
         if self._closed:
             raise StoreClosed
         try:
-            return await self._connection.ask("KV/Txn", txn, pb.TxnResponse, self._timeout_s * _PATIENCE)
+            async with self._room:
+                return await self._connection.ask("KV/Txn", txn, pb.TxnResponse, self._timeout_s * _PATIENCE)
         except SessionExpired:
             self._session.look()
             raise

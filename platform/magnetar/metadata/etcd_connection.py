@@ -21,6 +21,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_GRACE_S = 5.0
+"""For what was asked of a server before we turned to another: it may only have been slow."""
 _UNKNOWN_OUTCOME = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -118,7 +120,7 @@ class EtcdConnection:
         for stream in list(self._streams):
             stream.cancel()
         self._streams.clear()
-        closing = asyncio.get_running_loop().create_task(old.close(None))
+        closing = asyncio.get_running_loop().create_task(old.close(_GRACE_S))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -80,6 +80,7 @@ class EtcdSession:
 
     async def _keep_alive(self) -> None:
         while True:
+            self._wake.clear()
             try:
                 if not self.id:
                     await self._grant()
@@ -94,7 +95,6 @@ class EtcdSession:
                     _log.warning("session.silent", session=self.name, reason=str(error))
                     self._tell(SessionState.LOST_CONNECTION)
                 pause_s = _RETRY_S
-            self._wake.clear()
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()

@@ -74,7 +74,9 @@ async def test_an_expired_session_is_told_and_a_new_one_works(store: EtcdStore) 
     assert again.epoch > lock.epoch
 
 
-async def test_nothing_can_be_made_in_a_session_that_has_expired(store: EtcdStore) -> None:
+async def test_nothing_can_be_made_in_a_session_that_has_expired(server: EtcdServer) -> None:
+    """The session sends a sign of life only every five seconds: the write is what finds out."""
+    store = await EtcdStore.open(f"{server.address}/test?session_timeout_s=40")
     states: list[SessionState] = []
     store.on_session(states.append)
     await revoke(store)
@@ -83,6 +85,7 @@ async def test_nothing_can_be_made_in_a_session_that_has_expired(store: EtcdStor
     assert not await store.exists("/mine")
     await until(lambda: SessionState.CONNECTED in states)
     assert await store.put("/mine", b"", ephemeral=True) == 0
+    await store.close()
 
 
 async def test_a_lease_lapses_with_the_server_and_comes_back(server: EtcdServer, store: EtcdStore) -> None:
