@@ -137,7 +137,9 @@ class _Starter:
         arguments = [role, "--metadata-store", store, "--data", str(place / "data"), *words]
         for option, usual in ports:
             arguments += [option, str(self._ports.of(f"{name}{option}", usual))]
-        process = MagnetarProcess(arguments, place / f"{role}.log")
+        # They play machines, or each would be warned of that all copies share one.
+        machine = {"MAGNETAR_BOOKIE__DOMAIN": name} if role == "bookie" else {}
+        process = MagnetarProcess(arguments, place / f"{role}.log", machine)
         process.launch()
         self._running.push(process)
         return process
