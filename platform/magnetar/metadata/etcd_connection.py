@@ -32,6 +32,9 @@ _UNKNOWN_OUTCOME = {
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
+STREAM_BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""What grpc raises on a stream that has ended: the second where its channel was closed, the third on writing to it."""
+
 _log = get_logger("magnetar.metadata")
 
 

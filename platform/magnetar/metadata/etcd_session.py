@@ -7,14 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from magnetar.environment.clock import Clock
 from magnetar.environment.logs import get_logger
 from magnetar.metadata import etcd_pb2 as pb
 from magnetar.metadata.errors import MetadataError, StoreClosed, StoreUnavailable
-from magnetar.metadata.etcd_connection import EtcdConnection, being_cancelled
+from magnetar.metadata.etcd_connection import STREAM_BROKEN, EtcdConnection, being_cancelled
 from magnetar.metadata.session_lease import SessionLease
 from magnetar.metadata.store import SessionState
 
@@ -122,14 +119,14 @@ class EtcdSession:
         stream = self._connection.stream("Lease/LeaseKeepAlive", request, pb.LeaseKeepAliveResponse)
         try:
             async with asyncio.timeout(self._ttl_s * _PATIENCE):
-                await stream.write(request)
+                await _write(stream, request)
                 answer = await _read(stream)
         except TimeoutError:
             self._connection.rotate()
             raise StoreUnavailable("etcd does not answer keep-alives") from None
-        except grpc.aio.AioRpcError as error:
+        except STREAM_BROKEN as error:
             self._connection.rotate()
-            raise StoreUnavailable(f"etcd does not answer keep-alives: {error.details()}") from error
+            raise StoreUnavailable(f"etcd does not answer keep-alives: {error}") from error
         finally:
             self._connection.done(stream)
         self._connection.heard(answer)
@@ -149,6 +146,15 @@ class EtcdSession:
         self._lost = False
         self._tell(SessionState.EXPIRED)
         self._wake.set()
+
+
+async def _write(stream: Any, request: pb.LeaseKeepAliveRequest) -> None:
+    try:
+        await stream.write(request)
+    except asyncio.CancelledError:
+        if being_cancelled():
+            raise
+        raise StoreUnavailable("the connection to etcd was given up") from None
 
 
 async def _read(stream: Any) -> pb.LeaseKeepAliveResponse:

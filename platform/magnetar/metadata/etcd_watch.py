@@ -10,13 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import grpc
-import grpc.aio
-
 from magnetar.environment.logs import get_logger
 from magnetar.metadata import etcd_pb2 as pb
 from magnetar.metadata.errors import MetadataError, StoreClosed
-from magnetar.metadata.etcd_connection import Compacted, EtcdConnection, being_cancelled
+from magnetar.metadata.etcd_connection import STREAM_BROKEN, Compacted, EtcdConnection, being_cancelled
 from magnetar.metadata.etcd_keys import Keys
 from magnetar.metadata.paths import parent
 from magnetar.metadata.store import Change, Listener, Notification
@@ -140,8 +137,8 @@ class EtcdWatch:
                     self._revision = max(self._revision, *(event.kv.mod_revision for event in answer.events))
                 elif not answer.created:
                     self._revision = max(self._revision, answer.header.revision)
-        except grpc.aio.AioRpcError as error:
-            _log.info("watch.interrupted", prefix=self.prefix, reason=str(error.details()))
+        except STREAM_BROKEN as error:
+            _log.info("watch.interrupted", prefix=self.prefix, reason=str(error))
         except asyncio.CancelledError:
             if self._cancelled or being_cancelled():
                 raise
