@@ -92,7 +92,10 @@ class Troubles:
     async def fault_owner_crash_point(self) -> None:
         if self._world.owners:
             point = self._world.dice.choice(OWNER_CRASH_POINTS)
-            self._planned_crash[self._world.owners[-1].name] = (point, self._world.dice.randint(1, 2))
+            owner = self._world.owners[-1].name
+            if point.startswith("ledger."):  # Recoveries are what the next owner begins with.
+                owner = f"owner-{len(self._world.owners)}"
+            self._planned_crash[owner] = (point, self._world.dice.randint(1, 2))
 
     async def fault_site_loses_power(self) -> None:
         worst = self._world.dice.random() < 0.5
