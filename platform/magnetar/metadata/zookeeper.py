@@ -353,7 +353,7 @@ class ZooKeeperStore:
             ) from None
         except zk.SessionExpiredError as error:
             raise SessionExpired("the ZooKeeper session has expired") from error
-        except _UNAVAILABLE as error:
+        except (*_UNAVAILABLE, RuntimeError) as error:  # RuntimeError: kazoo met an answer it did not expect.
             raise StoreUnavailable(
                 f"the connection to ZooKeeper at {self._hosts} was lost ({type(error).__name__}); "
                 "the operation may have happened"
@@ -392,6 +392,10 @@ class ZooKeeperStore:
             self._expired = True
             self._lease.ended()
             self._tell(SessionState.EXPIRED)
+            if self._client._connection.connection_stopped.is_set():
+                # Not the session's end: kazoo's own thread has failed, and would not connect again by itself.
+                _log.error("connection.failed", hosts=self._hosts)
+                self._loop.run_in_executor(None, self._client.start_async)
         else:
             self._connected.set()
             again = self._was_connected and not self._expired
