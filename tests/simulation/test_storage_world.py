@@ -55,6 +55,11 @@ def test_a_seed_has_one_history_whatever_strings_hash_to() -> None:
     assert first.stdout == second.stdout
 
 
+def test_a_log_that_closes_while_it_is_trimmed_keeps_what_nobody_has_acknowledged() -> None:
+    """Found by this seed: with its cursors closed, a trim under way took the log for one without subscriptions."""
+    StorageWorld(5028).run()
+
+
 @pytest.mark.timeout(60 * FRESH_MINUTES + 240)
 def test_seeds_that_nobody_has_seen_pass() -> None:
     """For some minutes; the first seed is drawn from the clock and printed."""

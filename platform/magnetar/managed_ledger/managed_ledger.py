@@ -318,8 +318,8 @@ class ManagedLedger:
             self.tasks.spawn(self._trim_guarded())
 
     def _droppable(self) -> int:
-        if not self._cursors_known or len(self.ledgers) < 2:
-            return 0
+        if self._state == "closed" or not self._cursors_known or len(self.ledgers) < 2:
+            return 0  # Once it closes, its cursors go one by one, and with each what it holds back.
         marks = [cursor.mark_delete for cursor in self.cursors.values() if cursor.durable]
         return droppable(self.ledgers, min(marks, default=None), self.config, self.clock.time_ms())
 
