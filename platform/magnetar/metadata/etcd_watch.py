@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from magnetar.environment.logs import get_logger
 from magnetar.metadata import etcd_pb2 as pb
@@ -20,6 +20,8 @@ from magnetar.metadata.store import Change, Listener, Notification
 
 _RETRY_S = 0.1
 _LIST_TIMEOUT_S = 10.0
+_SILENCE_S = 5.0
+"""A stream that says nothing for so long is begun anew: one whose server died may hang for ever."""
 
 _log = get_logger("magnetar.metadata")
 
@@ -125,8 +127,9 @@ class EtcdWatch:
         )
         stream = self._connection.stream("Watch/Watch", request, pb.WatchResponse)
         try:
-            await stream.write(request)
-            while isinstance(answer := await stream.read(), pb.WatchResponse):
+            async with asyncio.timeout(_SILENCE_S):
+                await stream.write(request)
+            while isinstance(answer := await _read(stream), pb.WatchResponse):
                 if answer.canceled:
                     if answer.compact_revision:
                         raise Compacted(answer.cancel_reason)
@@ -139,6 +142,8 @@ class EtcdWatch:
                     self._revision = max(self._revision, answer.header.revision)
         except STREAM_BROKEN as error:
             _log.info("watch.interrupted", prefix=self.prefix, reason=str(error))
+        except TimeoutError:
+            return  # Silent, or dead without a word: taken up again, which misses nothing.
         except asyncio.CancelledError:
             if self._cancelled or being_cancelled():
                 raise
@@ -175,3 +180,8 @@ class EtcdWatch:
             self._listener(notification)
         except Exception:
             _log.exception("watch.listener_failed", prefix=self.prefix, path=notification.path)
+
+
+async def _read(stream: Any) -> Any:
+    async with asyncio.timeout(_SILENCE_S):
+        return await stream.read()
