@@ -121,7 +121,8 @@ class Reader:
         try:
             return await self._loop.run_in_executor(self._executor, function, *arguments)
         except (OSError, EntryLogCorrupt, IndexUnusable) as error:
-            log.error("read.failed", arguments=arguments, reason=str(error))
+            asked = [each for each in arguments if isinstance(each, int)]  # Ledger, entry, count, bytes.
+            log.error("read.failed", asked=asked, reason=str(error))
             if isinstance(error, IndexUnusable):
                 self._on_index_unusable()
             raise ReadFailed(str(error)) from error

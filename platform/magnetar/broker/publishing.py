@@ -51,6 +51,8 @@ class PublishPath:
         self.write_latency = LatencyBuckets()
         self.under_way = 0
         """Messages given to storage and not yet answered by it."""
+        self._not_stored = 0
+        """Messages that failed in a row: the first of them is logged, and how many there were."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -170,6 +172,9 @@ class PublishPath:
 
     def _stored(self, publish: Publish, position: Position) -> None:
         topic, deduplication = self._topic, self._deduplication
+        if self._not_stored:
+            log.info("messages.stored_again", topic=str(topic.name), not_stored=self._not_stored)
+            self._not_stored = 0
         publish.position = (position.ledger_id, position.entry_id)
         self.write_latency.add(self._clock.monotonic() - publish.began)
         topic.last_publish_ms = self._clock.time_ms()
@@ -181,7 +186,9 @@ class PublishPath:
             deduplication.stored(position)
 
     def _failed(self, publish: Publish, error: Exception) -> None:
-        log.warning("message.not_stored", topic=str(self._topic.name), reason=str(error))
+        if not self._not_stored:  # What fails after it fails for the same reason: one line is enough.
+            log.warning("message.not_stored", topic=str(self._topic.name), reason=str(error))
+        self._not_stored += 1
         if publish.push is not None:
             self._deduplication.marks.failed(publish.push)
         if isinstance(error, ManagedLedgerTerminated):

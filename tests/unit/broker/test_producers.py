@@ -184,6 +184,23 @@ async def test_a_failed_write_is_a_persistence_error(connect: Connect, logs: Mem
     assert answer.sequence_id == 4
 
 
+async def test_failures_in_a_row_are_logged_once(
+    connect: Connect, logs: MemoryLogs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "magnetar.broker")
+    client = await connect()
+    await client.produce(TOPIC)
+    log_of(logs).fail_appends = True
+    for sequence_id in range(3):
+        client.send(sequence_id=sequence_id)
+        await client.expect("send_error")
+    log_of(logs).fail_appends = False
+    client.send(sequence_id=3)
+    await client.expect("send_receipt")
+    assert caplog.text.count("message.not_stored") == 1
+    assert caplog.text.count("messages.stored_again") == 1
+
+
 async def test_a_message_whose_first_chunk_failed_is_not_taken_for_stored(
     start_broker: StartBroker, logs: MemoryLogs
 ) -> None:
