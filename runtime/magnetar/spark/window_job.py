@@ -15,6 +15,7 @@ from magnetar.naming import TopicName
 from magnetar.spark.admin_api import AdminApi
 from magnetar.spark.offsets import ENDED
 from magnetar.spark.window_code import lay_out
+from magnetar.spark.window_place import checkpoint_of, producer_prefix
 from magnetar.spark.window_plan import WindowPlan, plan_window
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ class WindowJob:
                 plan,
                 service_url=spec.service_url,
                 admin_url=spec.web_url,
-                checkpoint=spec.work_dir / f"checkpoint-{spec.epoch}",
+                checkpoint=checkpoint_of(spec.work_dir, spec.epoch),
                 import_paths=paths,
-                producer_prefix=f"{name}-{spec.epoch}",
+                producer_prefix=producer_prefix(spec.work_dir, name, spec.epoch),
             )
             self.status.running = True
             log.info("window.started", function=name, query_id=str(query.id))

@@ -40,7 +40,7 @@ def start_query(
     Args:
         checkpoint: Spark's directory for offsets, state and commits; reused at a restart.
         import_paths: where the user's code lies.
-        producer_prefix: stable over restarts: it names the producers by which the broker knows a replay.
+        producer_prefix: the checkpoint's own: it names the producers by which the broker knows a replay.
     """
     register(spark)
     source = (
