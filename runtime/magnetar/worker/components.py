@@ -21,7 +21,7 @@ from magnetar.worker.component import Component, ComponentName, Kind, Package
 from magnetar.worker.configs import config_of, input_patterns, input_topics, parse_config, updated_config
 from magnetar.worker.control import InstanceControl
 from magnetar.worker.deployment import check_deployment, prepare_topics, take_places
-from magnetar.worker.errors import BadRequest, Conflict, NotFound, WorkerError
+from magnetar.worker.errors import BadRequest, Conflict, NotFound, NotReady, WorkerError
 from magnetar.worker.fetching import fetch, filename_of
 from magnetar.worker.packages import PackageStore, Upload
 from magnetar.worker.plans import Planner
@@ -74,9 +74,11 @@ class Components:
         self._clock = clock
         self._turns: WeakValueDictionary[ComponentName, asyncio.Lock] = WeakValueDictionary()
         self._cleanups: set[asyncio.Task[None]] = set()
+        self._at_work = False
 
     async def resume(self) -> None:
         """After a start: run what should run, finish deletions that were cut short, drop unused packages."""
+        self._at_work = True
         async for component in self._registry.readable():
             if component.deleting:
                 self._finish_deletion(component)
@@ -99,12 +101,14 @@ class Components:
 
     def halt(self) -> None:
         """End every process at once: another worker runs them, or will."""
+        self._at_work = False
         for task in self._cleanups:
             task.cancel()
         self._supervisor.kill_all()
 
     async def stop(self) -> None:
         """Stop every process. What is deployed stays deployed."""
+        self._at_work = False
         for task in self._cleanups:
             task.cancel()
         await asyncio.gather(*self._cleanups, return_exceptions=True)
@@ -142,6 +146,7 @@ class Components:
                     epoch=await self._registry.next_epoch(),
                     created_ms=self._clock.time_ms(),
                 )
+                self._check_at_work()
                 try:
                     component = await self._registry.create(component)
                 except Conflict as error:
@@ -175,6 +180,7 @@ class Components:
                 changed = component.begun_again(
                     config=config.to_dict(), package=package, revision=component.revision + 1
                 )
+                self._check_at_work()
                 changed = await self._registry.change(changed)
             log.info("component.updated", component=str(name), revision=changed.revision)
             await take_places(config, self._admin)
@@ -185,8 +191,10 @@ class Components:
         """Stop and remove a component, and its subscriptions unless its configuration keeps them."""
         async with self._turn(name):
             component = await self._found(kind, name)
+            self._check_at_work()
             component = await self._registry.change(replace(component, deleting=True))
             log.info("component.deleted", component=str(name))
+            self._check_at_work()
             task = self._finish_deletion(component)
         # Deleted it is, even where process or broker take longer: the rest goes on in the background.
         await asyncio.wait({task}, timeout=self._settings.stop_timeout_s)
@@ -320,6 +328,7 @@ class Components:
                 _check_instance(component, instance)
             if not component.running_instances or (instance is not None and instance in component.stopped):
                 raise BadRequest(f"{NOT_PERMITTED}: it is stopped; start it instead")
+            self._check_at_work()
             if component.ended is not None:
                 component = await self._registry.change(component.begun_again())
             self._apply(component)
@@ -336,6 +345,7 @@ class Components:
             now = component.stopped | meant if stopped else component.stopped - meant
             if now == component.stopped and component.ended is None:
                 raise BadRequest(f"{NOT_PERMITTED}: it is {'stopped' if stopped else 'running'} already")
+            self._check_at_work()
             component = await self._registry.change(component.begun_again(stopped=now))
             self._apply(component)
             if stopped and not component.running_instances:
@@ -363,7 +373,18 @@ class Components:
 
     # --- Within ---------------------------------------------------------------------------------------------------
 
+    def _check_at_work(self) -> None:
+        """A verb may still be under way here when another worker has taken over, and knows nothing of it.
+
+        Raises:
+            NotReady
+        """
+        if not self._at_work:
+            raise NotReady("another function worker takes over: look whether this was done, or retry")
+
     def _apply(self, component: Component) -> None:
+        self._check_at_work()
+
         def plan(wanted: Wanted) -> Any:
             return self._planner.plan(component, wanted)
 
@@ -425,6 +446,8 @@ class Components:
         return matched
 
     async def _drop_unused_packages(self) -> None:
+        if not self._at_work:
+            return  # What another worker puts on the shelf just now, no record names yet.
         try:
             elsewhere = self._shelf.remove_unused if self._shelf is not None else None
             await self._packages.remove_unused(self._used_packages, elsewhere)

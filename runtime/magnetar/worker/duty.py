@@ -92,6 +92,7 @@ class Duty:
 
     def _leadership_changed(self, leading: bool) -> None:
         if leading:
+            self._leader_url = self._url  # Whoever led before may send its clients here already: not back there.
             self._beginning = asyncio.get_running_loop().create_task(self._take(), name="take duty")
             return
         if self._beginning is not None:
