@@ -73,14 +73,16 @@ class ChapterStore:
         self._metadata = metadata
 
     async def with_chapters(self, name: str, record: LogRecord) -> LogRecord:
-        """The record with all its ledgers.
+        """The record with all its ledgers; those of a log that is being deleted, as far as they are still listed.
 
         Raises:
             ChapterMissing, RecordUnreadable, StorageUnavailable
         """
         if not record.chapters:
             return record
-        parts = await asyncio.gather(*(self._read(name, each) for each in record.chapters))
+        # A deletion lets chapters go last, when what they list is gone: where it was cut short, one may be missing.
+        read = self._read_left if record.deleted else self._read
+        parts = await asyncio.gather(*(read(name, each) for each in record.chapters))
         lost = {each.ledger_id for each in record.lost}
         older = [
             each
@@ -98,6 +100,12 @@ class ChapterStore:
         if found is None:
             raise ChapterMissing(chapter.name)
         return decode_chapter(name, chapter, found.value)
+
+    async def _read_left(self, name: str, chapter: Chapter) -> list[ListedLedger]:
+        try:
+            return await self._read(name, chapter)
+        except ChapterMissing:
+            return []
 
     async def fitted(self, name: str, record: LogRecord, token: str) -> LogRecord:
         """`record` with as much in chapters as should be: those not written yet are, those not needed left out.

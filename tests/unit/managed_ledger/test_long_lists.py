@@ -130,3 +130,21 @@ def test_deleting_the_log_deletes_its_chapters() -> None:
         assert await house.remover.read_record(NAME) == (None, MUST_NOT_EXIST)
 
     house.run(story())
+
+
+def test_a_deletion_that_was_cut_short_among_the_chapters_is_finished() -> None:
+    """Chapters go one by one, before the record: what names them must not be taken for a damaged list."""
+    house = House()
+
+    async def story() -> None:
+        keeper = house.keeper(LogRecord(), MUST_NOT_EXIST)
+        await keeper.change(lambda record: replace(record, ledgers=tuple(map(closed, range(4000)))))
+        first, *others = keeper.record.chapters
+        assert others
+        await keeper.change(lambda record: replace(record, deleted=True))
+        await house.store.delete(chapter_path(NAME, first))
+        await house.remover.delete(NAME)
+        assert not await house.store.exists(f"/managed-ledger-lists/{NAME}")
+        assert await house.remover.read_record(NAME) == (None, MUST_NOT_EXIST)
+
+    house.run(story())
