@@ -235,7 +235,7 @@ def test_a_cluster_role_needs_a_metadata_store(tmp_path: Path) -> None:
     nowhere = f"zk:127.0.0.1:{free_port()}?session_timeout_s=0.5"
     said = refused("bookie", "--data", tmp_path / "x", "--port", "0", "--metadata-store", nowhere)
     assert "check that it runs" in said
-    said = refused("bookie", "--data", tmp_path / "x", "--port", "0", "--metadata-store", "etcd:x")
+    said = refused("bookie", "--data", tmp_path / "x", "--port", "0", "--metadata-store", "redis:x")
     assert "cannot tell what metadata store" in said
 
 
@@ -286,7 +286,8 @@ def test_a_second_signal_ends_it_at_once_and_costs_nothing(tmp_path: Path) -> No
     client.close()
     platform.send_signal(signal.SIGTERM)
     platform.send_signal(signal.SIGINT)
-    assert platform.wait(30) in (0, 128 + signal.SIGINT)
+    # Both may be pending when it runs again; which is then heard first is the kernel's choice.
+    assert platform.wait(30) in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
     platform.stop()
     with platform:
         assert b"x" in stored(platform.service_url, "kept")
