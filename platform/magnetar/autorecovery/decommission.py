@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 
 from magnetar.autorecovery.errors import UnknownBookie
@@ -15,7 +15,7 @@ from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerMetadata
-from magnetar.ledger.underreplicated import telling
+from magnetar.ledger.underreplicated import UnderreplicatedLedgers, telling
 from magnetar.metadata.errors import NotFound
 from magnetar.metadata.store import MetadataStore
 from magnetar.protocol.bookie import (
@@ -72,8 +72,8 @@ async def decommission(
     """Empty a bookie and take it out. Workers do the copying; this tells how far they are.
 
     The bookie is made read-only first and may go on running: its copies are then read from itself too. Once no
-    ledger names it, its cookie is removed, and its process can be ended. Stopping to listen stops nothing but the
-    end: call again to go on. `cancel` takes it back.
+    ledger names it, its cookie is removed, and its process can be ended; until then it stays read-only. Stopping to
+    listen stops nothing but the end: call again to go on. `cancel` takes it back.
 
     Args:
         wait_when_stuck: go on where all that is left is blocked; otherwise the last report says by what.
@@ -91,14 +91,21 @@ async def decommission(
     pace = _Pace(clock.monotonic(), len(left), _bytes_of(left, bookie))
     reports = RepairReports(store)
     standstills = 0
+    looks = 0
+    unnamed = False
+    """Whether the last look at all ledgers found none. Who makes ledgers may hear late that it is read-only."""
     while True:
         before = {metadata.ledger_id for metadata in left}
         left = await _look_again(ledgers, sorted(before), bookie)
         if not left and bookie not in await provider.writable():
             left = await ledgers_naming(ledgers, {bookie})  # Those made while it was still writable.
-            if not left:
+            if not left and unnamed:
                 break
+            unnamed = not left
         ids = {metadata.ledger_id for metadata in left}
+        if looks and ids == before:
+            await _mark(UnderreplicatedLedgers(store), ids, bookie)
+        looks += 1
         bytes_left = _bytes_of(left, bookie)
         with telling("counting workers"):
             workers = len(await store.children(WORKERS_PATH))
@@ -118,7 +125,7 @@ async def decommission(
             return
         await asyncio.sleep(poll_s)
     crash_point("autorecovery.emptied")
-    await _forget(store, bookie)
+    await _forget(store, bookie, registered=bookie in await provider.readable())
     log.info("decommission.done", bookie=bookie)
     yield DecommissionProgress(bookie, 0, pace.ledgers, 0, 0, (), 0.0, 0, done=True)
 
@@ -129,11 +136,22 @@ async def cancel(store: MetadataStore, bookie: str) -> None:
     await _delete(store, f"{READ_ONLY_WANTED_PATH}/{bookie}")
 
 
-async def _forget(store: MetadataStore, bookie: str) -> None:
+async def _forget(store: MetadataStore, bookie: str, *, registered: bool) -> None:
     """The cookie goes last but for the notes: whoever is interrupted here can call again."""
     await _delete(store, f"{COOKIES_PATH}/{bookie}")
-    await _delete(store, f"{READ_ONLY_WANTED_PATH}/{bookie}")
+    # One that still runs would take new ledgers again, shortly before its process is ended.
+    if not registered:
+        await _delete(store, f"{READ_ONLY_WANTED_PATH}/{bookie}")
     await set_leaving(store, bookie, False)
+
+
+async def _mark(marks: UnderreplicatedLedgers, ids: Collection[int], bookie: str) -> None:
+    """Mark those that are not. The auditor marked what there was when it looked; later ones may name it as well."""
+    unmarked = set(ids).difference(await marks.ids()) if ids else set()
+    for ledger_id in sorted(unmarked):
+        await marks.mark(ledger_id, {bookie}, tell=False)
+    if unmarked:
+        await marks.tell()
 
 
 async def _delete(store: MetadataStore, path: str) -> None:

@@ -215,9 +215,51 @@ def test_a_living_bookie_is_emptied_and_taken_out() -> None:
             assert "b" not in await names(client, ledger_id)
             if (await client.metadata_of(ledger_id)).closed:
                 await each_copy_is_there(cluster, client, ledger_id)
-        for path in (COOKIES_PATH, READ_ONLY_WANTED_PATH, LEAVING_PATH):
+        for path in (COOKIES_PATH, LEAVING_PATH):
             assert not await cluster.store.exists(f"{path}/b")
+        await asyncio.sleep(1)
+        assert cluster.bookies["b"].read_only, "until its process ends it must get no new ledgers"
         obeying.cancel()
+        await daemon.stop()
+
+    Cluster(5).run(story)
+
+
+def test_ledgers_made_after_the_auditor_has_looked_are_moved_too() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(1)
+        decommissioning = asyncio.get_running_loop().create_task(progress_of(cluster, "b"))
+        await asyncio.sleep(10)  # It is said to leave, and has not heard yet that it is to be read-only.
+        ledgers = [await closed_ledger(client, 4, 4, 2) for _ in range(6)]
+        late = [each for each in ledgers if "b" in await names(client, each)]
+        assert late
+        obeying = asyncio.get_running_loop().create_task(watch_read_only(cluster))
+        async with asyncio.timeout(600):
+            reports = await decommissioning
+        assert reports[-1].done
+        for ledger_id in late:
+            assert "b" not in await names(client, ledger_id)
+            await each_copy_is_there(cluster, client, ledger_id)
+        obeying.cancel()
+        await daemon.stop()
+
+    Cluster(5).run(story)
+
+
+def test_a_dead_bookie_leaves_no_notes() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        ledger_id = await closed_ledger(client)
+        gone = sorted(await names(client, ledger_id))[0]
+        await cluster.kill(gone)
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        assert (await progress_of(cluster, gone))[-1].done
+        for path in (COOKIES_PATH, READ_ONLY_WANTED_PATH, LEAVING_PATH):
+            assert not await cluster.store.exists(f"{path}/{gone}")
         await daemon.stop()
 
     Cluster(5).run(story)
