@@ -67,8 +67,13 @@ class ResourceLock:
         # Counted while holding, then checked: a holder that comes later therefore counts higher.
         epoch = await next_epoch(store, path)
         lock = cls(store, path, value, epoch, on_lost)
-        record = await store.get(path)
-        if record is None or record.session != session or session != store.session_id:
+        try:
+            record = await store.get(path)
+        except BaseException:
+            lock._disarm()  # The next try makes a lock of its own; this one must not tell of that one's end.
+            raise
+        # The news of its loss can be quicker than the answer to this last look.
+        if not lock.held or record is None or record.session != session or session != store.session_id:
             lock._disarm()
             raise LockTaken(path, b"" if record is None else record.value)
         return lock

@@ -12,6 +12,7 @@ from magnetar.metadata.election import LeaderElection
 from magnetar.metadata.errors import MetadataError, StoreUnavailable
 from magnetar.metadata.locks import LockTaken, ResourceLock
 from magnetar.metadata.memory import MemoryEnsemble, MemoryStore
+from magnetar.metadata.store import SessionState, Versioned
 
 
 def nothing() -> None:
@@ -105,6 +106,47 @@ async def test_a_lock_taken_without_knowing_is_ours_when_asked_again() -> None:
         await ResourceLock.acquire(store, "/lock", b"a", on_lost=nothing)
     lock = await ResourceLock.acquire(store, "/lock", b"a", on_lost=nothing)
     assert lock.held
+
+
+class LastLook(MemoryStore):
+    """Something happens right after a lock's record is looked at, before whoever looked goes on."""
+
+    def __init__(self, ensemble: MemoryEnsemble, happens: Callable[[], None]) -> None:
+        inner = ensemble.connect()
+        super().__init__(ensemble, inner.session_id, inner._clock)
+        ensemble.sessions.append(self)
+        self._happens = happens
+
+    async def get(self, path: str) -> Versioned | None:
+        record = await super().get(path)
+        if path == "/topics/x":
+            self._happens()
+        return record
+
+
+async def test_a_lock_lost_before_its_last_look_is_answered_is_not_had() -> None:
+    ensemble = MemoryEnsemble()
+    store = LastLook(ensemble, lambda: store._listeners.tell(SessionState.EXPIRED))
+    losses: list[str] = []
+    with pytest.raises(LockTaken):
+        await ResourceLock.acquire(store, "/topics/x", b"a", on_lost=lambda: losses.append("x"))
+
+
+async def test_an_acquisition_that_failed_tells_nothing_of_the_next_lock() -> None:
+    ensemble = MemoryEnsemble()
+
+    def unanswered() -> None:
+        raise StoreUnavailable("the answer was lost")
+
+    store = LastLook(ensemble, unanswered)
+    losses: list[str] = []
+    with pytest.raises(StoreUnavailable):
+        await ResourceLock.acquire(store, "/topics/x", b"a", on_lost=lambda: losses.append("first"))
+    store._happens = nothing
+    lock = await ResourceLock.acquire(store, "/topics/x", b"a", on_lost=lambda: losses.append("second"))
+    await lock.release()
+    await asyncio.sleep(0)
+    assert losses == []
 
 
 async def test_an_epoch_of_a_newer_format_is_refused() -> None:
