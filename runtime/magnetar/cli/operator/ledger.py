@@ -149,11 +149,10 @@ def delete(
 
     async def work(cluster: OpenCluster) -> None:
         metadata = await cluster.ledgers.metadata_of(ledger)
-        user = None if force else await _user_of(cluster, metadata)
-        if user:
+        reason = None if force else await reason_to_keep(cluster, metadata)
+        if reason:
             raise CommandError(
-                f"ledger {ledger} is in use: {user} counts on it. Deleting it would lose messages; "
-                "say --force if that is what you want"
+                f"ledger {ledger} {reason}. Deleting it could lose messages; say --force if that is what you want"
             )
         await cluster.ledgers.delete(ledger)
 
@@ -300,6 +299,23 @@ async def _read(cluster: OpenCluster, ledger_id: int, first: int, last: int) -> 
                 "preview": payload[:_SHOWN_BYTES].hex(" ") + (" ..." if len(payload) > _SHOWN_BYTES else ""),
             }
             first = entry.entry_id + 1
+
+
+async def reason_to_keep(cluster: OpenCluster, metadata: LedgerMetadata) -> str | None:
+    """Why a ledger may not be deleted; None: nothing counts on it, and nothing will."""
+    from magnetar.policies.paths import cluster as cluster_path
+
+    user = await _user_of(cluster, metadata)
+    if user:
+        return f"is in use: {user} counts on it"
+    if not metadata.closed:
+        return (
+            "is not closed: its writer may be about to name it, and to write to it. "
+            f"Close it first with `magnetar ledger recover {metadata.ledger_id}`"
+        )
+    if not await cluster.metadata.exists(cluster_path(cluster.identity.cluster)):
+        return "may be in use: topics are recorded in another metadata store, that of the brokers"
+    return None
 
 
 async def _user_of(cluster: OpenCluster, metadata: LedgerMetadata) -> str | None:
