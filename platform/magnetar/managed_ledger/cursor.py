@@ -44,6 +44,8 @@ class Cursor:
         self._store = store
         self._properties: dict[str, str] = {} if store is None else store.properties
         self._properties_lock = asyncio.Lock()
+        self._storing = asyncio.Lock()
+        """What is stored of it changes in turns: its state, its properties, its end."""
         self._generation = 0
         """Counts what moves the read position under a read in flight."""
         self._changes = 0
@@ -290,10 +292,11 @@ class Cursor:
 
     async def _persist(self) -> None:
         assert self._store is not None
-        changes = self._changes
-        self._wrote_at = self._owner.clock.monotonic()
-        await self._store.persist(self._state)
-        self._written = changes
+        async with self._storing:
+            changes = self._changes
+            self._wrote_at = self._owner.clock.monotonic()
+            await self._store.persist(self._state)
+            self._written = changes
 
     def _persisted(self, task: asyncio.Task[None]) -> None:
         self._writing = None
@@ -307,8 +310,9 @@ class Cursor:
         """Replace the cursor's own properties. Durable when it returns."""
         self._check_open()
         if self._store is not None:
-            await self._quiet()
-            await self._store.set_properties(dict(properties))
+            async with self._storing:
+                self._check_open()
+                await self._store.set_properties(dict(properties))
         self._properties = dict(properties)
 
     async def put_cursor_property(self, name: str, value: str) -> None:
@@ -340,9 +344,10 @@ class Cursor:
 
     async def _close_store(self, store: CursorStore) -> None:
         await self._quiet()
-        changes = self._changes
-        await store.close(self._state, changed=self._written < changes)
-        self._written = changes
+        async with self._storing:
+            changes = self._changes
+            await store.close(self._state, changed=self._written < changes)
+            self._written = changes
 
     async def delete(self) -> None:
         """Delete it and what is stored of it. The log's `delete_cursor` is the way to call this."""
@@ -353,7 +358,8 @@ class Cursor:
 
     async def _delete_store(self, store: CursorStore) -> None:
         await self._quiet()
-        await store.delete()
+        async with self._storing:
+            await store.delete()
 
     async def _quiet(self) -> None:
         """Wait for the write under way. How it ends is told to those that asked for it."""

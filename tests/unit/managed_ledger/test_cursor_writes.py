@@ -1,0 +1,80 @@
+"""What is written of one cursor at the same time, and what is asked of it again after it has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from magnetar.ledger.client import LedgerClient
+from magnetar.managed_ledger.config import UNLIMITED, ManagedLedgerConfig
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.memory import MemoryEnsemble
+from magnetar.simulation.bookies import BookieFaults, MemoryBookie, MemoryBookies
+from magnetar.simulation.loop import VirtualClock, VirtualLoop
+from magnetar.simulation.metadata import FaultyStore, MetadataFaults
+
+NAME = "public/default/persistent/topic"
+CONFIG = ManagedLedgerConfig(3, 3, 2, retention_time_s=UNLIMITED, retention_size_bytes=UNLIMITED)
+
+
+class House:
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self.clock = VirtualClock(self.loop)
+        self.metadata = MemoryEnsemble()
+        self.bookies = {f"b{number}": MemoryBookie(f"b{number}") for number in range(3)}
+
+    def owner(self) -> tuple[ManagedLedgerFactory, FaultyStore]:
+        dice = random.Random(1)
+        bookies = MemoryBookies(self.bookies, dice, BookieFaults(delay_s=0.001))
+        store = FaultyStore(self.metadata.connect(self.clock), dice, MetadataFaults())
+        client = LedgerClient(store, bookies, clock=self.clock, random=dice)
+        return ManagedLedgerFactory(store, client, clock=self.clock, random=dice), store
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        self.loop.run(story)
+
+
+async def appended(log: ManagedLedger) -> Position:
+    stored: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+    def done(position: Position | None, index: int, error: Exception | None) -> None:
+        assert position is not None, error
+        stored.set_result(position)
+
+    log.append((b"\x0e\x01", b"m"), 1, done)
+    return await stored
+
+
+def test_properties_and_the_state_written_at_the_same_time_both_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+
+    async def story() -> None:
+        factory, store = house.owner()
+        log = await factory.open(NAME, CONFIG)
+        cursor = await log.open_cursor("c", initial="earliest")
+        position = await appended(log)
+        put = store.put
+
+        async def slow(*args: Any, **options: Any) -> int:
+            await asyncio.sleep(0.2)
+            return await put(*args, **options)
+
+        monkeypatch.setattr(store, "put", slow)
+        cursor.acknowledge_cumulative(position)
+        setting = asyncio.create_task(cursor.set_cursor_properties({"a": "1"}))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(setting, cursor.flush())
+        again, _ = house.owner()
+        reopened = await again.open(NAME, CONFIG)
+        assert reopened.cursors["c"].cursor_properties == {"a": "1"}
+        assert reopened.cursors["c"].mark_delete == position
+        assert not reopened.cursors["c"].stats()["stateLost"]
+
+    house.run(story())
