@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from magnetar.autorecovery.checker import NO_DOUBTS, LedgerChecker
-from magnetar.autorecovery.extents import extents
+from magnetar.autorecovery.extents import extents, names_open
 from magnetar.autorecovery.records import RepairReports
 from magnetar.autorecovery.verdicts import shared_domains
 from magnetar.environment.crash import crash_point
@@ -145,7 +145,7 @@ class Audit:
                 continue  # Whoever repairs it looks by itself.
             try:
                 mark = await self._marks.get(ledger_id)
-                if mark is not None and await self._is_well(ledger_id):
+                if mark is not None and await self._is_well(ledger_id, mark.missing):
                     await self._reports.drop(ledger_id)
                     cleared += lock.held and await self._marks.clear(mark)
             finally:
@@ -154,13 +154,15 @@ class Audit:
             log.info("marks.cancelled", count=cleared, returned=",".join(sorted(returned)))
         return cleared
 
-    async def _is_well(self, ledger_id: int) -> bool:
+    async def _is_well(self, ledger_id: int, suspects: Collection[str]) -> bool:
+        """What a bookie may lack of an open fragment is for the worker to look at, who fills it up."""
         report = await self._reports.get(ledger_id)
         doubted = NO_DOUBTS if report is None else report.doubts()
         try:
-            return (await self._checker.check(ledger_id, doubted=doubted)).well
+            checkup = await self._checker.check(ledger_id, doubted=doubted)
         except NoSuchLedger:
             return True
+        return checkup.well and not names_open(checkup.metadata, suspects)
 
     async def _all(self, go_on: GoOn) -> AsyncIterator[LedgerMetadata]:
         """The metadata of all ledgers, but for those deleted meanwhile."""

@@ -10,6 +10,7 @@ from magnetar.autorecovery.entry_ranges import Ranges, count, from_ids, intersec
 from magnetar.autorecovery.extents import Extent, extents
 from magnetar.autorecovery.verdicts import Holding, Verdict, add_damage, judge
 from magnetar.environment.logs import get_logger
+from magnetar.ledger.errors import ReadFailed
 from magnetar.ledger.last_confirmed import read_last_confirmed
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.surroundings import Surroundings
@@ -71,7 +72,7 @@ class LedgerChecker:
         readable = frozenset(await self._bookies.readable())
         confirmed = -1
         if not metadata.closed and len(metadata.segments) > 1:
-            confirmed = await read_last_confirmed(metadata, self._surroundings)
+            confirmed = await self._last_confirmed(metadata)
         parts = extents(metadata, confirmed)
         asked = sorted(
             {bookie for part in parts if part.entries() for bookie in part.ensemble if bookie in readable}
@@ -112,6 +113,15 @@ class LedgerChecker:
         part = Extent(fragment, last_entry)
         holdings = dict(zip(asked, found, strict=True)) if part.entries() else _all(part)
         return judge(part, readable=readable, leaving=(), holdings=holdings)
+
+    async def _last_confirmed(self, metadata: LedgerMetadata) -> int:
+        try:
+            return await read_last_confirmed(metadata, self._surroundings)
+        except ReadFailed as error:
+            # None of the last fragment's bookies is there: that must not keep the fragments before from repair. They
+            # are confirmed, since it begins right behind what was.
+            log.info("ledger.end_unknown", ledger_id=metadata.ledger_id, reason=str(error))
+            return metadata.segments[-1].first_entry - 1
 
     async def _ask(self, ledger_id: int, bookie: str) -> Holding:
         answer = await self._surroundings.bookies.connection(bookie).list_entries(ledger_id)

@@ -82,6 +82,11 @@ def extents(metadata: LedgerMetadata, last_confirmed: int = -1) -> list[Extent]:
     return found
 
 
+def names_open(metadata: LedgerMetadata, bookies: Collection[str]) -> bool:
+    """Whether the last segment names one of `bookies` and may still get entries."""
+    return not metadata.closed and any(bookie in bookies for bookie in metadata.segments[-1].ensemble)
+
+
 def names_any(metadata: LedgerMetadata, bookies: Collection[str]) -> bool:
     """Whether a segment names one of `bookies`."""
     return any(bookie in bookies for segment in metadata.segments for bookie in segment.ensemble)

@@ -157,11 +157,17 @@ async def recover_bookie(
         try:
             mark = await marks.get(ledger_id)
             repair = await repairer.repair(
-                ledger_id, lock, leaving=leaving, fence_open=True, accept_loss=accept_loss
+                ledger_id,
+                lock,
+                leaving=leaving,
+                suspects=() if mark is None else mark.missing,
+                fence_open=True,
+                accept_loss=accept_loss,
             )
             step = replace(step, slots=repair.substitutions)
-            if repair.outcome in (Outcome.WHOLE, Outcome.DELETED):
-                if mark is not None and lock.held:
+            if repair.outcome in (Outcome.WHOLE, Outcome.DELETED, Outcome.SUSPECTED):
+                # What an open fragment's other bookies may lack is for the workers: it stays marked.
+                if mark is not None and lock.held and repair.outcome is not Outcome.SUSPECTED:
                     await marks.clear(mark)
                 if not accept_loss:
                     await reports.drop(ledger_id)

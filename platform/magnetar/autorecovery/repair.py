@@ -16,7 +16,7 @@ from magnetar.autorecovery.copier import Copier, CopyCounts
 from magnetar.autorecovery.copy_plan import CopyPlan, Filling
 from magnetar.autorecovery.entry_ranges import NOTHING, Ranges, intersect, subtract, union
 from magnetar.autorecovery.errors import CopyFailed, EntryUnreadable, LockLost
-from magnetar.autorecovery.extents import Extent, extents
+from magnetar.autorecovery.extents import Extent, extents, names_open
 from magnetar.autorecovery.records import LostEntries, RepairReport
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.targets import choose_targets
@@ -52,6 +52,8 @@ class Repair:
     outcome: Outcome
     report: RepairReport | None = None
     substitutions: int = 0
+    open_bad: bool = False
+    """Whether an open fragment still names a bookie that is gone."""
 
 
 @dataclass(slots=True)
@@ -152,11 +154,12 @@ class Repairer:
             return Repair(Outcome.DELETED)
         if checkup.well or (accept_loss and not _needs_more(checkup)):
             self._copier.damaged.pop(ledger_id, None)
-            suspected = _names_open(checkup.metadata, suspects) and not await self._fill_open(ledger_id)
+            suspected = names_open(checkup.metadata, suspects) and not await self._fill_open(ledger_id)
             return Repair(Outcome.SUSPECTED if suspected else Outcome.WHOLE, substitutions=substitutions)
-        if checkup.open_bad and not fence_open and not problems.reasons:
-            return Repair(Outcome.OPEN, substitutions=substitutions)
-        return Repair(Outcome.LEFT, problems.report(ledger_id), substitutions)
+        if checkup.open_bad and not fence_open:
+            # Whatever else is wrong: what the closed fragments lack may be lacking for ever.
+            return Repair(Outcome.OPEN, substitutions=substitutions, open_bad=True)
+        return Repair(Outcome.LEFT, problems.report(ledger_id), substitutions, checkup.open_bad)
 
     async def check(self, ledger_id: int, *, leaving: Collection[str] = (), share: float = 0.0) -> Checkup:
         return await self._checker.check(ledger_id, leaving=leaving, share=share)
@@ -336,10 +339,6 @@ def _needs_more(checkup: Checkup) -> bool:
         or any(subtract(copy.missing, verdict.lost) != NOTHING for copy in verdict.incomplete)
         for verdict in checkup.bad
     )
-
-
-def _names_open(metadata: LedgerMetadata, suspects: Collection[str]) -> bool:
-    return not metadata.closed and any(bookie in suspects for bookie in metadata.segments[-1].ensemble)
 
 
 def _closed_extents(metadata: LedgerMetadata) -> list[Extent]:

@@ -64,6 +64,10 @@ class RepairSchedule:
     def grace_is_over(self, ledger_id: int, now: float) -> bool:
         return self._graces.get(ledger_id, now + 1) <= now
 
+    def end_grace(self, ledger_id: int) -> None:
+        """The writer has helped itself, or there is none any more: another time it gets its time anew."""
+        self._graces.pop(ledger_id, None)
+
     def hurry(self) -> None:
         """Try all that failed at once: something has changed for the better."""
         for ledger_id, turn in self._turns.items():

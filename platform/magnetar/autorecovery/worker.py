@@ -213,6 +213,8 @@ class ReplicationWorker:
             fence_open=fence,
         )
         now = self._clock.monotonic()
+        if not repair.open_bad:
+            self._schedule.end_grace(ledger_id)
         match repair.outcome:
             case Outcome.WHOLE | Outcome.DELETED:
                 crash_point("autorecovery.before_clear")

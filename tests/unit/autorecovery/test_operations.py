@@ -145,6 +145,29 @@ def test_a_dead_bookies_ledgers_are_copied_by_hand() -> None:
     Cluster(5).run(story)
 
 
+def test_copying_by_hand_keeps_the_marks_of_what_it_does_not_look_at() -> None:
+    """A living bookie that lacks an entry of the open fragment: filled up too, or it stays marked."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 2)
+        await write(writer, 6)
+        lost = writer.metadata.segments[0].ensemble[0]
+        await cluster.kill(lost)
+        await write(writer, 6)
+        await asyncio.sleep(1)
+        slow = next(each for each in writer.metadata.segments[-1].ensemble)
+        entries = cluster.bookies[slow].ledgers[writer.ledger_id].entries
+        del entries[writer.metadata.segments[-1].first_entry + 1]
+        await cluster.marks.mark(writer.ledger_id, [slow])
+        steps = await steps_of_recovery(cluster, lost)
+        assert not [step for step in steps if step.problem]
+        assert await cluster.marks.ids() or set(range(6, 12)) <= set(entries)
+        assert not (await client.metadata_of(writer.ledger_id)).closed
+
+    Cluster(4).run(story)
+
+
 def test_what_is_lost_stands_in_the_way_until_an_operator_consents() -> None:
     async def story(cluster: Cluster) -> None:
         client, _ = cluster.client()

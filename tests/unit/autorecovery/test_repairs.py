@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from magnetar.autorecovery.autorecovery import Autorecovery
 from magnetar.autorecovery.records import RepairReports
+from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerFenced, ReadFailed
+from magnetar.ledger.writer import LedgerWriter
 from magnetar.protocol.bookie import BookieStatus
 from tests.unit.autorecovery.cluster import SETTINGS, Cluster, until, write
 
@@ -470,3 +472,117 @@ def test_an_open_ledger_that_nobody_writes_is_not_suspected_for_ever() -> None:
         await daemon.stop()
 
     Cluster(3).run(story)
+
+
+def test_a_returning_bookie_does_not_cancel_what_it_lacks_of_an_open_fragment() -> None:
+    """It was away while entries were written that nobody else could take for it."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 2)
+        await write(writer, 6)
+        away = writer.metadata.segments[0].ensemble[1]
+        await cluster.kill(away)
+        await write(writer, 6)
+        await asyncio.sleep(3)
+        assert await cluster.marks.ids() == [writer.ledger_id]
+        daemon, _ = cluster.autorecovery()
+        daemon.auditor.start()  # No worker: only the auditor could take the mark away.
+        await asyncio.sleep(20)
+        await cluster.start(away)
+        await asyncio.sleep(60)
+        assert await cluster.marks.ids() == [writer.ledger_id]
+        daemon.worker.start()
+        await until(lambda: no_marks(cluster))
+        assert cluster.holds_all(writer.ledger_id, away, 12)
+        assert await writer.close() == 11
+        await daemon.stop()
+
+    Cluster(3).run(story)
+
+
+def test_fragments_are_repaired_though_nobody_of_the_last_one_is_there() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(2, 2, 2)
+        await write(writer, 4)
+        gone, kept = writer.metadata.segments[0].ensemble
+        await cluster.kill(gone)
+        await write(writer, 4)
+        await cluster.kill(kept)
+        await write(writer, 4)
+        assert len(writer.metadata.segments) == 3
+        for bookie in writer.metadata.segments[-1].ensemble:
+            await cluster.kill(bookie)
+        await cluster.start(kept)
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+
+        async def repaired() -> bool:
+            metadata = await client.metadata_of(writer.ledger_id)
+            return gone not in metadata.segments[0].ensemble
+
+        await until(repaired)
+        first = (await client.metadata_of(writer.ledger_id)).segments[0]
+        for bookie in first.ensemble:
+            assert cluster.holds_all(writer.ledger_id, bookie, 4)
+        await daemon.stop()
+
+    Cluster(6).run(story)
+
+
+async def lossy(cluster: Cluster, client: LedgerClient) -> LedgerWriter:
+    """A ledger with an entry of its first fragment that nobody has any more, and a second fragment, open."""
+    writer = await client.create(2, 2, 2)
+    await write(writer, 4)
+    gone, kept = writer.metadata.segments[0].ensemble
+    await cluster.kill(gone)
+    await write(writer, 4)
+    del cluster.bookies[kept].ledgers[writer.ledger_id].entries[1]
+    assert len(writer.metadata.segments) == 2
+    return writer
+
+
+def test_what_is_lost_does_not_keep_an_open_fragment_from_being_closed_and_copied() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await lossy(cluster, client)
+        kept = writer.metadata.segments[0].ensemble[1]
+        other = next(each for each in writer.metadata.segments[1].ensemble if each != kept)
+        await cluster.kill(other)
+        daemon, store = cluster.autorecovery(settings=replace(SETTINGS, retry_max_s=5))
+        daemon.start()
+        await until(lambda: reported(RepairReports(store)))
+        (report,) = await RepairReports(store).list()
+        assert report.lost
+        metadata = await client.metadata_of(writer.ledger_id)
+        assert metadata.closed
+        assert metadata.last_entry == 7
+        last = metadata.segments[-1].ensemble
+        assert other not in last
+        for bookie in last:
+            assert all(cluster.bookies[bookie].holds(writer.ledger_id, entry) for entry in range(4, 8))
+        await daemon.stop()
+
+    Cluster(5).run(story)
+
+
+def test_every_time_a_bookie_goes_the_writer_has_its_grace() -> None:
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await lossy(cluster, client)
+        kept = writer.metadata.segments[0].ensemble[1]
+        settings = replace(SETTINGS, lost_bookie_recovery_delay_s=0, retry_s=1, retry_max_s=1)
+        daemon, store = cluster.autorecovery(settings=settings)
+        daemon.start()
+        await until(lambda: reported(RepairReports(store)))
+        for _ in range(2):
+            await asyncio.sleep(20)
+            await cluster.kill(next(each for each in writer.metadata.segments[-1].ensemble if each != kept))
+            await asyncio.sleep(3)
+            await write(writer, 2)
+        await asyncio.sleep(20)
+        assert await writer.close() == 11
+        await daemon.stop()
+
+    Cluster(6).run(story)
