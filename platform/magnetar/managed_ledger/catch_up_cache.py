@@ -8,7 +8,7 @@ of logs have memory of their own (`entry_cache.py`), which nothing here touches.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort_right
 from collections.abc import Hashable
 
 from magnetar.managed_ledger.entry import Entry
@@ -90,7 +90,9 @@ class CatchUpCache:
             if not runs:
                 self._runs.pop(key, None)
             return False
-        self._runs.setdefault(key, []).insert(min(at, len(self._runs[key])), run)
+        insort_right(
+            self._runs.setdefault(key, []), run, key=lambda run: run.first
+        )  # Some may just have gone.
         self._all[run] = None
         self.size += run.size
         return True

@@ -440,6 +440,7 @@ class ManagedLedger:
         return await self.guarded(self.tasks.shielded(self._terminate()))
 
     async def _terminate(self) -> Position:
+        self.check_open()  # It may have been closed since it was asked for, and what closes stays closed.
         if self.keeper.record.terminated is None:
             self._state = "terminated"
             await self._appends.finish(ManagedLedgerTerminated(self.name))

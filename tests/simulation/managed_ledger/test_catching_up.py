@@ -167,6 +167,16 @@ def test_runs_do_not_overlap_and_ledgers_are_forgotten() -> None:
     assert not cache.read("a", 10, 11, 1 << 20, 0.0)
 
 
+def test_what_takes_the_place_of_runs_that_nobody_came_for_is_found_and_hides_no_other() -> None:
+    cache = CatchUpCache(35_000)
+    assert cache.offer("a", entries(0, 10), 1, 0.0)
+    assert cache.offer("a", entries(10, 10), 1, 0.0)
+    assert cache.offer("a", entries(30, 10), 1, KEPT_S)
+    assert cache.offer("a", entries(20, 10), 1, KEPT_S)
+    for first in (30, 20):
+        assert len(cache.read("a", first + 5, first + 9, 1 << 20, KEPT_S)) == 5
+
+
 def test_reads_in_flight_keep_within_their_budget_in_the_order_they_came() -> None:
     loop = VirtualLoop()
     budget = ReadBudget(100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,5 +77,25 @@ def test_properties_and_the_state_written_at_the_same_time_both_hold(monkeypatch
         assert reopened.cursors["c"].cursor_properties == {"a": "1"}
         assert reopened.cursors["c"].mark_delete == position
         assert not reopened.cursors["c"].stats()["stateLost"]
+
+    house.run(story())
+
+
+def test_a_log_terminated_in_the_moment_it_is_closed_keeps_what_nobody_has_acknowledged() -> None:
+    house = House()
+
+    async def story() -> None:
+        factory, _ = house.owner()
+        log = await factory.open(NAME, replace(CONFIG, retention_time_s=0, retention_size_bytes=0))
+        await log.open_cursor("c", initial="earliest")
+        first = await appended(log)
+        await log.roll()
+        await appended(log)
+        await asyncio.gather(log.terminate(), log.close(), return_exceptions=True)
+        await asyncio.sleep(5)
+        again, _ = house.owner()
+        reopened = await again.open(NAME, CONFIG)
+        assert reopened.first_position == first
+        assert reopened.cursors["c"].backlog == 2
 
     house.run(story())
