@@ -25,7 +25,7 @@ from magnetar.cli.operator.store import (
     with_cluster,
 )
 from magnetar.metadata.paths import join
-from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH
+from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, READ_ONLY_WANTED_PATH
 
 if TYPE_CHECKING:
     from magnetar.autorecovery.decommission import DecommissionProgress
@@ -113,7 +113,7 @@ def format_bookie(
             raise CommandError(
                 "whether ledgers name this bookie is not known: say --metadata-store, or --force to empty it all the same"
             )
-        named = with_cluster(metadata_store, lambda cluster: _naming(cluster, bookie))
+        named = with_cluster(metadata_store, lambda cluster: naming(cluster, bookie))
         if named:
             raise CommandError(
                 f"{named} ledgers name bookie {bookie}: empty it first with `magnetar bookie decommission {bookie}`, "
@@ -163,6 +163,7 @@ def decommission(
 
     async def work(cluster: OpenCluster) -> bool:
         if cancel:
+            await require_trace(cluster, bookie)
             await room.cancel(cluster.metadata, bookie)
             print(f"bookie {bookie} stays")
             return True
@@ -243,7 +244,17 @@ def _bookie_id(data: Path) -> str:
     return run_command(read)
 
 
-async def _naming(cluster: OpenCluster, bookie: str) -> int:
+async def naming(cluster: OpenCluster, bookie: str) -> int:
+    """How many ledgers name a bookie.
+
+    Raises:
+        CommandError: the store cannot know.
+    """
+    if not await cluster.metadata.exists(COOKIES_PATH):
+        raise CommandError(
+            "no bookie was ever recorded in this metadata store: ledgers may be recorded in another one; "
+            "name that with --metadata-store"
+        )
     count = 0
     async for metadata in every_ledger(cluster):
         count += any(bookie in segment.ensemble for segment in metadata.segments)
@@ -255,6 +266,14 @@ async def _require(cluster: OpenCluster, bookie: str) -> None:
         raise CommandError(
             f"there is no bookie {bookie!r} in this cluster; `magnetar bookie list` names those that are"
         )
+
+
+async def require_trace(cluster: OpenCluster, bookie: str) -> None:
+    """A name mistyped must not look as if its bookie stayed. One that is out already may have notes left."""
+    store = cluster.metadata
+    traces = (COOKIES_PATH, AVAILABLE_PATH, READ_ONLY_WANTED_PATH)
+    if not any([await store.exists(join(path, bookie)) for path in traces]):
+        await _require(cluster, bookie)
 
 
 def _progress(step: DecommissionProgress) -> dict[str, Any]:
