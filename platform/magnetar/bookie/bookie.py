@@ -17,7 +17,7 @@ from typing import TypeVar
 from magnetar.bookie.answers import Answers
 from magnetar.bookie.checkpoint import Checkpointer
 from magnetar.bookie.directory import Cookie
-from magnetar.bookie.door import Entrance, WaitingAdd
+from magnetar.bookie.door import Entrance, WaitingAdd, tell
 from magnetar.bookie.errors import BookieNotRunning
 from magnetar.bookie.index_rebuild import IndexRebuild
 from magnetar.bookie.lac_waits import LacWaits
@@ -334,6 +334,8 @@ class Bookie:
 
     def _register(self, ledger_id: int, master_key: bytes) -> LedgerState:
         state = self._table.register(ledger_id, master_key)
+        if self._doubts(ledger_id):  # Its entries may be here, though its registration is not.
+            state.tail_known = False
         body = encode_registration(ledger_id, master_key)
         self._journal.append(Kind.REGISTRATION, len(body), (body,), None)
         self._checkpointer.schedule()
@@ -475,10 +477,14 @@ class Bookie:
         limbo = Limbo(ledgers=frozenset(lost))
         if limbo == self.limbo and self._running.storage.doubt is None:
             return
+        was = self.limbo
         await self.checkpoint()
+        if limbo.ledgers - was.ledgers:  # Before the doubt ends: at no moment is denied what they lack.
+            self.limbo = Limbo(was.reason, was.since_ms, was.ledgers | limbo.ledgers)
+            await self.in_storage_thread(self._running.limbo_file.write, self.limbo)
         await self.in_storage_thread(self._running.storage.end_doubt)
         await self.in_storage_thread(self._running.limbo_file.write, limbo)
-        was, self.limbo = self.limbo, limbo
+        self.limbo = limbo
         self._mode.set("limbo", None)
         if was != limbo:
             log.info("bookie.out_of_limbo", bookie=self.bookie_id, ledgers_with_losses=len(limbo.ledgers))
@@ -491,7 +497,6 @@ class Bookie:
             state = self._table.get(ledger_id)
             if state is None:
                 state = self._register(ledger_id, b"")
-                state.tail_known = False  # Its entries may be here, though its registration is not.
             durable = self._fence_state(state)
             if durable is not None:
                 fencing.append(durable)
@@ -501,6 +506,11 @@ class Bookie:
     def fences_are_back(self) -> None:
         """All ledgers that metadata names this bookie for are fenced."""
         self._fences_are_back = True
+
+    def remember(self, ledger_id: int, master_key: bytes) -> None:
+        """A ledger of which entries were found is known from now on, if the table had lost it."""
+        if ledger_id not in self._table:
+            self._register(ledger_id, master_key)
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
         """The entries found of a ledger, doubt or not. Raises: ReadFailed."""
@@ -517,7 +527,7 @@ class Bookie:
             await self.fence_unasked([ledger_id])
         added: asyncio.Future[BookieStatus] = self._loop.create_future()
         flags = AddFlags.RECOVERY | AddFlags.BACKGROUND
-        self.add_entry(ledger_id, entry_id, (entry,), flags, key, added.set_result)
+        self.add_entry(ledger_id, entry_id, (entry,), flags, key, partial(tell, added))
         return await added
 
     # Explicit LAC, information, deletion.

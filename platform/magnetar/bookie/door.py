@@ -26,6 +26,12 @@ class WaitingAdd(NamedTuple):
     done: AddDone
 
 
+def tell(added: asyncio.Future[BookieStatus], status: BookieStatus) -> None:
+    """As `done` of an add somebody waits for who may have been stopped meanwhile."""
+    if not added.done():
+        added.set_result(status)
+
+
 class Door:
     """Belongs to the loop. One timer runs while anything waits, none otherwise."""
 

@@ -135,6 +135,8 @@ class GarbageCollector:
         # In this order: a ledger that comes later writes to logs at or above the boundary.
         boundary = storage.log_boundary()
         live = self._bookie.ledgers()
+        if self._bookie.limbo.reason is not None:  # It may have forgotten some that it holds.
+            live |= await self._live_ledgers()
         removed = compacted = 0
         to_compact: list[tuple[float, int, int, int]] = []
         damaged: list[int] = []
@@ -214,7 +216,9 @@ class GarbageCollector:
             for start in range(0, len(ledgers), _RESCUE_STEP):  # A flush may come between two steps.
                 some = ledgers[start : start + _RESCUE_STEP]
                 clean &= await bookie.in_storage_thread(storage.rescue, log_id, some)
-            if clean and storage.doubt is None:
+            if (
+                clean and storage.doubt is None and not bookie.limbo
+            ):  # What is missed may be behind the damage.
                 await bookie.in_storage_thread(storage.remove_logs, {log_id})
                 self.troubled_logs.pop(log_id, None)
                 log.info("garbage.damaged_log_removed", log=log_id)

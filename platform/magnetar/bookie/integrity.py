@@ -91,6 +91,7 @@ class Integrity:
         named = sorted(await self._peers.fenceable())
         for start in range(0, len(named), _FENCES_AT_ONCE):
             await self._bookie.fence_unasked(named[start : start + _FENCES_AT_ONCE])
+        await self._bookie.in_storage_thread(self._bookie.storage.forget_missing_logs)
         self._bookie.fences_are_back()
         log.info("limbo.fenced", bookie=self._bookie.bookie_id, ledgers=len(named))
 
@@ -138,6 +139,8 @@ class Integrity:
             here = await self._bookie.held(ledger_id)
         except ReadFailed as error:
             raise ReadFailed(f"ledger {ledger_id}: {error}") from error
+        if here:
+            self._bookie.remember(ledger_id, holdings.master_key)
         await asyncio.sleep(0)
         for entry_id in _missing(holdings.ranges, here):
             if await self.restore(ledger_id, entry_id, holdings.master_key):

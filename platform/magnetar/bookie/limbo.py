@@ -97,12 +97,15 @@ class Losses:
         self._file = file
         self._clock = clock
         self._may_go_on = may_go_on
+        self.any = file.read().reason is not None
+        """Whether anything was found lost, now or by an earlier start, and is not known to be here again."""
 
     def __call__(self, error: DirectoryDamaged) -> None:
         if not self._may_go_on:
             error.args = (f"{error}. {_ADVICE}",)
             raise error
         log.error("bookie.data_lost", reason=str(error))
+        self.any = True
         known = self._file.read()
         if known.reason is not None and str(error) in known.reason:
             return

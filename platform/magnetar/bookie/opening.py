@@ -92,11 +92,11 @@ def open_bookie(
             open_index=machine.open_index,
             remove_index=machine.remove_index,
         )
-        table = storage.open(segments, losses)
+        table = storage.open(segments, losses, salvage=losses.any)
         cache = WriteCache(settings.write_cache_bytes // 2)
         segments.remove_spares()
         replay = JournalReplay(segments, storage.checkpoint_state.mark, losses)
-        replay_journal(replay, table, cache, storage)
+        replay_journal(replay, table, cache, storage, salvage=lambda: losses.any)
         limbo = limbo_file.read()
         if limbo:
             table.doubt_tails()

@@ -108,11 +108,14 @@ class Storage:
 
     # Opening.
 
-    def open(self, segments: Segments, lost: Lost = refuse) -> LedgerTable:
+    def open(self, segments: Segments, lost: Lost = refuse, *, salvage: bool = False) -> LedgerTable:
         """Read the mark and the ledger table, open the index and bring it up to the entry logs.
+
+        `salvage`: ledgers may be missing from the table: what is stored of them is indexed, too.
 
         Raises: NewerFormat, IndexUnusable, and what `lost` raises, which is told of all that is not there any more.
         """
+        self._salvaged = salvage
         try:
             self.checkpoint_state = self._marks.read()
         except DirectoryDamaged as error:
@@ -158,6 +161,12 @@ class Storage:
         self._catch_up(index, table, present, sorted(set(self.checkpoint_state.logs) - set(present)))
         self._opened_index = index
 
+    def forget_missing_logs(self) -> None:
+        """Let the index know only what is here: what lay in logs that are gone counts as missing, and not as held."""
+        if self.missing_logs():
+            self._salvaged = True
+            self.rebuild_index(LedgerTable())  # Which ledgers are known does not matter.
+
     @property
     def doubt(self) -> str | None:
         """Why an entry that is not found may exist all the same; None if it cannot."""
@@ -168,6 +177,8 @@ class Storage:
 
     def end_doubt(self) -> None:
         """All that could be missing is here again, or known to be missing. Entry logs that are gone are missed no more."""
+        if self.doubt is None:
+            return  # The index may still lead to a log that is gone: a scrub looks for what it held.
         present = set(log_ids(self._disk, self._entries))
         logs = {log_id: end for log_id, end in self.checkpoint_state.logs.items() if log_id in present}
         if len(logs) < len(self.checkpoint_state.logs):

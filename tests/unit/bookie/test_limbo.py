@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,15 @@ import pytest
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import CookieMismatch, DirectoryDamaged, JournalCorrupt
+from magnetar.bookie.garbage import GarbageCollector
 from magnetar.bookie.integrity import Holdings, Integrity
+from magnetar.bookie.limbo import LimboFile
 from magnetar.bookie.registration import BookieRegistration
+from magnetar.environment.disk import SystemDisk
 from magnetar.metadata.opening import open_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.protocol.bookie import LAST_ENTRY, AddFlags, BookieStatus
+from tests.unit.bookie.test_garbage import Catalog
 from tests.unit.bookie.workbench import KEY, add, add_many, crash, make_bookie, running, until, whole
 
 OK, UNKNOWN = BookieStatus.OK, BookieStatus.UNKNOWN
@@ -257,8 +262,92 @@ async def test_any_part_may_be_lost(tmp_path: Path, part: str) -> None:
             assert read.status in (OK, UNKNOWN, BookieStatus.IO_ERROR), entry_id
             assert read.status is not OK or read.entry == whole(1, entry_id)
         assert await add(bookie, 1, 20) is BookieStatus.READ_ONLY
-        if part != "entries":  # A scrub finds that records are missing which the index knows.
-            await integrity.check()
-            await bookie.leave_limbo(())
-            for entry_id in range(20):
-                assert (await bookie.read_entry(1, entry_id)).entry == whole(1, entry_id)
+        await integrity.check()
+        await bookie.leave_limbo(())
+        for entry_id in range(20):
+            assert (await bookie.read_entry(1, entry_id)).entry == whole(1, entry_id)
+    async with running(tmp_path) as bookie:
+        assert not bookie.limbo
+        assert bookie.storage.doubt is None
+        assert not bookie.storage.missing_logs()
+
+
+@dataclass
+class PastPeers(KnownPeers):
+    """Metadata that names the bookie in earlier fragments only: a writer has long gone on elsewhere."""
+
+    async def fenceable(self) -> set[int]:
+        return set()
+
+
+async def known_again(bookie: Bookie) -> None:
+    """With peers that have nothing: what is here must be found here."""
+    wanted: dict[int, Sequence[tuple[int, int]]] = {ledger: [(0, 19)] for ledger in (1, 2)}
+    integrity = Integrity(bookie, PastPeers(wanted), retry_s=0.01)
+    await integrity.prepare()
+    catalog = Catalog(1, 2)
+    await GarbageCollector(bookie, catalog.live, exists=catalog.exists).collect()
+    report = await integrity.check()
+    assert not report.lost
+    await bookie.leave_limbo(report.lost)
+    await GarbageCollector(bookie, catalog.live, exists=catalog.exists).collect()
+    for ledger_id in (1, 2):
+        for entry_id in range(20):
+            assert (await bookie.read_entry(ledger_id, entry_id)).entry == whole(ledger_id, entry_id)
+        assert (await bookie.read_lac(ledger_id)).last_entry == 19
+        assert await add(bookie, ledger_id, 20, flags=AddFlags.RECOVERY) is OK
+
+
+async def test_ledgers_whose_registration_is_lost_are_neither_denied_nor_collected(tmp_path: Path) -> None:
+    bookie = make_bookie(tmp_path)
+    await bookie.start()
+    await add_many(bookie, 1, range(20))
+    await add_many(bookie, 2, range(10))
+    await bookie.checkpoint()
+    await bookie.in_storage_thread(bookie.storage._seal_current)
+    await add_many(bookie, 2, range(10, 20))
+    await crash(bookie)
+    shutil.rmtree(tmp_path / "ledgers")
+    bookie = make_bookie(tmp_path, **LIMBO)
+    await bookie.start()
+    await crash(bookie)
+    async with running(tmp_path) as bookie:  # Limbo outlives a crash before anything was mended.
+        await known_again(bookie)
+    async with running(tmp_path) as bookie:
+        assert not bookie.limbo
+        assert (await bookie.read_entry(1, 19)).entry == whole(1, 19)
+
+
+async def test_no_moment_between_doubt_and_limbo_denies_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **LIMBO) as bookie:
+        await add_many(bookie, 1, range(3))
+        await bookie.checkpoint()
+        bookie.storage._index.doubt("for the test")
+        await expect_unknown(bookie, 1, 3)
+        ended, seen = bookie.storage.end_doubt, []
+
+        def end_doubt() -> None:
+            ended()
+            seen.append((bookie.limbo.doubts(1), LimboFile(SystemDisk(), tmp_path).read().doubts(1)))
+
+        monkeypatch.setattr(bookie.storage, "end_doubt", end_doubt)
+        await bookie.leave_limbo([1])
+        assert seen == [(True, True)]
+        await expect_unknown(bookie, 1, 3)
+        assert (await bookie.read_entry(2, 0)).status is BookieStatus.NO_SUCH_LEDGER
+
+
+async def test_a_repair_given_up_at_the_door_does_not_spoil_the_stop(tmp_path: Path) -> None:
+    bookie = make_bookie(tmp_path)
+    await bookie.start()
+    bookie._entrance.back._has_room = lambda size: False
+    bookie._entrance.has_spare_room = lambda size: False  # type: ignore[method-assign]
+    repair = asyncio.ensure_future(bookie.add_repaired(1, 0, whole(1, 0), KEY))
+    await until(lambda: len(bookie._back_door) == 1)
+    repair.cancel()
+    await asyncio.gather(repair, return_exceptions=True)
+    await bookie.stop()
+    async with running(tmp_path) as bookie:  # It has let go of its directory.
+        assert await add(bookie, 1, 0) is OK
