@@ -79,10 +79,12 @@ class LedgerReader:
             raise ReadFailed(self.ledger_id, first, f"only entries up to {self.last_confirmed} can be read")
         limit = self._surroundings.settings.read_run_bytes
         max_bytes = limit if max_bytes is None else min(limit, max_bytes)
+        known = self.metadata.segments
         try:
             return await self._read(first, last, max_bytes)
         except ReadFailed:
-            if not await self._refresh():
+            await self._refresh()
+            if self.metadata.segments == known:
                 raise
             return await self._read(first, last, max_bytes)
 
@@ -150,15 +152,14 @@ class LedgerReader:
         except LedgerError as error:
             log.warning("ledger.not_looked_up", ledger_id=self.ledger_id, reason=str(error))
 
-    async def _refresh(self) -> bool:
-        """Read the metadata anew: replicas may have been moved. Whether they have."""
+    async def _refresh(self) -> None:
+        """Read the metadata anew: replicas may have been moved."""
         if self._writer is not None:
-            return False
-        known = self._metadata.segments
+            await self._writer.look_again()
+            return
         self._metadata = await self._surroundings.registry.read(self.ledger_id)
         if self._metadata.closed:
             self._last_confirmed = self._metadata.last_entry
-        return self._metadata.segments != known
 
     # Waiting for more.
 

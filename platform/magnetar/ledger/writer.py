@@ -120,6 +120,19 @@ class LedgerWriter:
         """Reads up to the last entry acknowledged, also while entries are written."""
         return LedgerReader(self._metadata, self._surroundings, writer=self)
 
+    async def look_again(self) -> None:
+        """Read the metadata anew: autorecovery may have moved copies of earlier segments while this one is written.
+
+        Raises:
+            NoSuchLedger, MetadataCorrupt, MetadataUnavailable
+        """
+        known = self._metadata
+        stored = await self._surroundings.registry.read(self.ledger_id)
+        # The last segment of an open ledger is its writer's: where it differs, a change of it is under way.
+        last_is_known = stored.closed or stored.segments[-1] == known.segments[-1]
+        if self._metadata is known and stored.state is known.state and last_is_known:
+            self._metadata = stored
+
     # Appending.
 
     def append(self, parts: Sequence[Buffer], done: AppendDone) -> int:

@@ -137,6 +137,48 @@ def test_a_reader_of_a_closed_ledger_follows_it_to_where_it_was_copied() -> None
     house.run(story())
 
 
+def test_a_writers_reader_follows_earlier_segments_to_where_they_were_copied() -> None:
+    """Both bookies of the first one are emptied and ended while the ledger is written on elsewhere."""
+    house = House(7)
+
+    async def story() -> None:
+        client = house.client()
+        writer, appends = await written(client, 4, 2, 2, 2)
+        old = writer.metadata.segments[0].ensemble
+        for bookie in old:
+            house.bookies[bookie].read_only = True
+        appends.append(*payloads(8)[4:])
+        await appends.answered(8)
+        assert not set(writer.metadata.segments[-1].ensemble) & set(old)
+        registry = client.surroundings.registry
+        for segment in [each for each in writer.metadata.segments[:-1] if set(each.ensemble) & set(old)]:
+            spare = sorted(
+                set(house.bookies).difference(old, *(each.ensemble for each in writer.metadata.segments))
+            )
+            moved = {slot: spare[slot] for slot, each in enumerate(segment.ensemble) if each in old}
+            for slot, target in moved.items():
+                source = house.bookies[segment.ensemble[slot]]
+                house.bookies[target].ledgers[writer.ledger_id] = source.ledgers[writer.ledger_id]
+            await registry.update(
+                writer.ledger_id,
+                partial(
+                    replace_in_segments,
+                    first_entry=segment.first_entry,
+                    expected=segment.ensemble,
+                    bookies=moved,
+                ),
+            )
+        for bookie in old:
+            house.bookies[bookie].crash()
+        assert await all_of(writer.reader()) == payloads(8)
+        appends.append(b"more")
+        await appends.answered(9)
+        assert await writer.close() == 8
+        assert await all_of(writer.reader()) == [*payloads(8), b"more"]
+
+    house.run(story())
+
+
 def test_nearby_replicas_are_read_first() -> None:
     addresses = {name: BookieAddress("h:1", "1", rack=rack) for name, rack in (("a", "/n/1"), ("b", "n/2/"))}
     assert [distance("n/1", addresses[name]) for name in "ab"] == [0, 1]
