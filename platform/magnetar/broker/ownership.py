@@ -139,6 +139,10 @@ class Ownership:
         lock = self._locks.get(bundle)
         return lock is not None and lock.held and bundle not in self._leaving
 
+    def still(self, owned: Owned) -> bool:
+        """Whether a bundle has been ours without a break since `owned` was had."""
+        return self.holds(owned.bundle) and self._locks[owned.bundle].epoch == owned.epoch
+
     def expect(self, bundle: Bundle, for_s: float) -> None:
         """Its owner is about to give a bundle to us: wait for that, instead of sending clients back there."""
         self._expected[bundle] = asyncio.get_running_loop().time() + for_s

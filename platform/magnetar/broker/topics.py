@@ -115,7 +115,7 @@ class TopicRegistry:
             self.load_failures += 1
             log.warning("topic.load_failed", topic=str(name), reason=f"{type(error).__name__}: {error}")
             raise
-        if not self._ownership().holds(owned.bundle):
+        if not self._ownership().still(owned):  # Had again is not enough: another may have written meanwhile.
             await topic.close()
             raise ServiceNotReady(
                 f"bundle {owned.bundle} was lost while {name} was loading: look it up again"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.errors import ServiceNotReady
 from magnetar.broker.lease import Lease
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
 from magnetar.protocol.pulsar_pb2 import CommandLookupTopicResponse, CommandSubscribe, ServerError
 from tests.unit.broker.conftest import Connect, StartBroker
 from tests.unit.broker.leased_store import LeasedStore
-from tests.unit.broker.memory_log import MemoryLogs
+from tests.unit.broker.memory_log import MemoryLog, MemoryLogs
 from tests.unit.broker.raw_client import RawClient, until
 
 TOPIC = "persistent://public/default/leased"
@@ -200,3 +202,31 @@ async def test_a_shared_subscription_loses_nothing_over_a_doubt(
         await asyncio.sleep(0)
     store.lease_until = math.inf
     assert [payload[-2:] for _, payload in await client.messages(20)] == [b"%02d" % n for n in range(20)]
+
+
+async def test_a_topic_opened_before_its_bundle_was_lost_and_had_again_is_not_used(
+    leased: Broker, store: LeasedStore, logs: MemoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another may have owned it, and written, between the two."""
+    open_log = logs.open
+    reached, opened = asyncio.Event(), asyncio.Event()
+
+    async def open_late(*arguments: Any, **options: Any) -> MemoryLog:
+        log = await open_log(*arguments, **options)
+        reached.set()
+        await opened.wait()
+        return log
+
+    monkeypatch.setattr(logs, "open", open_late)
+    loading = asyncio.create_task(leased.topics.get(NAME, create=True))
+    await reached.wait()
+    bundle = await leased.topics.bundle(NAME)
+    before = await leased.ownership.require(bundle)
+    store.session.expire()
+    after = await leased.ownership.require(bundle)
+    assert after.epoch > before.epoch
+    opened.set()
+    with pytest.raises(ServiceNotReady, match="was lost"):
+        await loading
+    assert leased.topics.find(NAME) is None
+    assert await leased.topics.get(NAME, create=False)
