@@ -272,7 +272,13 @@ class AppendPath:
         owner = self._owner
         try:
             async with owner.rolls:
+                # What could not be named now need not be made, nor the open one closed for it.
+                await owner.keeper.verify()
                 made = await self._made()
+        except ManagedLedgerFenced as error:
+            log.warning("log.roll_refused", log=owner.name, reason=str(error))
+            self._switch()  # Which completes what is on its way, and is told the same.
+            return
         except (LedgerError, StorageUnavailable) as error:
             self._plan_after = owner.clock.monotonic() + _PLAN_AGAIN_S
             log.warning("log.roll_postponed", log=owner.name, reason=str(error))

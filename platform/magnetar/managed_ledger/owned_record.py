@@ -126,15 +126,18 @@ class OwnedRecord:
         Raises:
             ManagedLedgerFenced, StorageUnavailable
         """
-        if self._in_doubt:
-            return  # A write of ours is on its way; how that ends will tell.
         version = self._version
         try:
-            found = await self._store.get(self._path)
+            async with asyncio.timeout(self._patience_s + _BACKOFF_MAX_S):
+                found = await self._store.get(self._path)
+        except TimeoutError as error:
+            raise StorageUnavailable(self._path, "the metadata store does not answer") from error
         except (StoreUnavailable, StoreClosed) as error:
             raise StorageUnavailable(self._path, str(error) or type(error).__name__) from error
         actual = found.version if found is not None else None
-        if actual != version and version == self._version and not self._in_doubt:
+        if self._in_doubt:
+            return  # A write of ours is on its way; how that ends will tell.
+        if actual != version and version == self._version:
             raise ManagedLedgerFenced(self._path, f"version {version} was expected, and {actual} found")
 
     async def delete(self) -> None:

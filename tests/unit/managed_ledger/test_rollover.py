@@ -10,6 +10,7 @@ from typing import Any
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.config import UNLIMITED, ManagedLedgerConfig
+from magnetar.managed_ledger.errors import StorageUnavailable
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
@@ -90,6 +91,31 @@ def test_without_metadata_a_full_ledger_takes_what_comes_and_all_is_made_up_for_
         await cursor.flush()
         stored = set(await house.client.list())
         assert stored == {later.ledger_id, cursor.ledger_id}
+
+    house.run(story())
+
+
+def test_where_only_the_brokers_store_is_away_a_full_ledger_takes_what_comes() -> None:
+    """The next ledger could be made, but not named: the one there is must not be closed for it."""
+    house = House()
+
+    async def story() -> None:
+        dice = random.Random(1)
+        store = FaultyStore(MemoryEnsemble().connect(house.clock), dice, MetadataFaults())
+        factory = ManagedLedgerFactory(store, house.client, clock=house.clock, random=dice)
+        log = await factory.open(NAME, CONFIG)
+        first = await appended(log)
+        store.cut = True
+        # Something else is to be written, too, and stays in doubt.
+        setting = asyncio.create_task(log.set_properties({"a": "1"}))
+        for _ in range(100):
+            assert (await appended(log)).ledger_id == first.ledger_id
+            await asyncio.sleep(0.5)
+        assert isinstance((await asyncio.gather(setting, return_exceptions=True))[0], StorageUnavailable)
+        store.cut = False
+        await asyncio.sleep(10)
+        assert (await appended(log)).ledger_id > first.ledger_id
+        assert len(set(await house.client.list())) == len(log.ledgers)
 
     house.run(story())
 
