@@ -22,6 +22,9 @@ from magnetar.protocol.bookie import BookieStatus
 from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
 
 _RETRY_S = 10.0
+_BACKOFF = 60
+"""So many times that at most: what no peer had ten seconds ago it hardly has now, and each look is at all of metadata."""
+_LOOK_S = 30.0
 _FENCES_AT_ONCE = 1000
 
 log = get_logger("magnetar.bookie.integrity")
@@ -74,10 +77,14 @@ class IntegrityReport:
 class Integrity:
     """Belongs to the loop of its bookie."""
 
-    def __init__(self, bookie: Bookie, peers: Peers, *, retry_s: float = _RETRY_S) -> None:
+    def __init__(
+        self, bookie: Bookie, peers: Peers, *, retry_s: float = _RETRY_S, look_s: float = _LOOK_S
+    ) -> None:
+        """`look_s`: how soon it notices that an index was built anew and lacks something."""
         self._bookie = bookie
         self._peers = peers
         self._retry_s = retry_s
+        self._look_s = look_s
         self._task: asyncio.Task[None] | None = None
         self.last: IntegrityReport | None = None
 
@@ -96,9 +103,8 @@ class Integrity:
         log.info("limbo.fenced", bookie=self._bookie.bookie_id, ledgers=len(named))
 
     def start(self) -> None:
-        """Check in the background until the bookie is out of limbo."""
-        if self._bookie.limbo or self._bookie.storage.doubt is not None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        """Check in the background whenever the bookie is in limbo, or its index in doubt, until it is not."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -107,9 +113,18 @@ class Integrity:
             self._task = None
 
     async def _run(self) -> None:
+        while True:
+            await self._until_whole()
+            await asyncio.sleep(self._look_s)
+
+    @property
+    def _all_is_in_doubt(self) -> bool:
+        return self._bookie.limbo.reason is not None or self._bookie.storage.doubt is not None
+
+    async def _until_whole(self) -> None:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        while self._bookie.limbo or self._bookie.storage.doubt is not None:
+        begun, pause = loop.time(), self._retry_s
+        while self._bookie.limbo or self._all_is_in_doubt:
             try:
                 report = await self.check()
                 waited = loop.time() - begun >= self._bookie.settings.gc_grace_s
@@ -117,8 +132,9 @@ class Integrity:
                     await self._bookie.leave_limbo(report.lost.keys() | report.unsettled)
             except Exception as error:
                 log.warning("integrity.check_failed", reason=str(error) or type(error).__name__)
-            if self._bookie.limbo or self._bookie.storage.doubt is not None:
-                await asyncio.sleep(self._retry_s)
+            if self._bookie.limbo or self._all_is_in_doubt:
+                await asyncio.sleep(pause)
+                pause = self._retry_s if self._all_is_in_doubt else min(2 * pause, _BACKOFF * self._retry_s)
 
     async def check(self) -> IntegrityReport:
         """One look at every ledger that names this bookie. Raises if any could not be looked at."""

@@ -112,7 +112,7 @@ class BookieRegistration:
                 f" emptied or swapped",
                 may_go_on=not bookie.ledgers(),
             )
-        elif bookie.first_sequence < sequence:
+        elif sequence > max(bookie.first_sequence, self._told_sequence):  # Not what this start has told.
             await self._accept_loss(
                 f"its journal ends at record {bookie.first_sequence}, but {sequence} had been reached: the directory is"
                 f" an older copy, or has lost the end of its journal",

@@ -351,3 +351,28 @@ async def test_a_repair_given_up_at_the_door_does_not_spoil_the_stop(tmp_path: P
     await bookie.stop()
     async with running(tmp_path) as bookie:  # It has let go of its directory.
         assert await add(bookie, 1, 0) is OK
+
+
+async def test_an_index_in_doubt_is_mended_without_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
+        await add_many(bookie, 1, range(3))
+        await bookie.checkpoint()
+        integrity = Integrity(bookie, peers_with(5), retry_s=0.01, look_s=0.01)
+        integrity.start()
+        await asyncio.sleep(0.03)
+        assert integrity.last is None, "there was nothing to look for"
+        bookie.storage._index.doubt("its log is damaged")
+        await until(lambda: bookie.storage.doubt is None and not bookie.limbo)
+        assert (await bookie.read_entry(1, 4)).entry == whole(1, 4)
+        assert (await bookie.read_entry(1, 5)).status is BookieStatus.NO_SUCH_ENTRY
+        await integrity.stop()
+
+
+async def test_what_a_process_told_itself_does_not_make_it_an_older_copy(tmp_path: Path) -> None:
+    metadata = await open_store("memory:told")
+    async with running(tmp_path) as bookie:
+        registration = BookieRegistration(metadata, bookie, "127.0.0.1:1")
+        for entry_id in range(3):  # A start that metadata's absence ends is tried again.
+            await registration.check_cookie()
+            assert await add(bookie, 1, entry_id) is OK
+    await metadata.close()
