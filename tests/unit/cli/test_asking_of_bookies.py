@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from magnetar.cli.errors import CommandError
-from magnetar.cli.operator.bookie import naming, require_trace
+from magnetar.cli.operator.bookie import naming, require_away, require_trace
 from magnetar.environment.clock import SystemClock
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.provider import MetadataBookieProvider
 from magnetar.metadata.memory import MemoryEnsemble
-from magnetar.protocol.bookie import COOKIES_PATH, READ_ONLY_WANTED_PATH
+from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH, READ_ONLY_WANTED_PATH
 
 
 @pytest.fixture
@@ -40,3 +40,10 @@ async def test_a_bookie_nobody_knows_does_not_stay(cluster: Any) -> None:
         await require_trace(cluster, "b1")
     await cluster.metadata.put(f"{READ_ONLY_WANTED_PATH}/b1", b"")
     await require_trace(cluster, "b1")
+
+
+async def test_a_bookie_still_registered_is_not_emptied_and_then_not_forgotten(cluster: Any) -> None:
+    await require_away(cluster, "b1")
+    await cluster.metadata.put(f"{AVAILABLE_PATH}/b1", b"", ephemeral=True)
+    with pytest.raises(CommandError, match="still registered"):
+        await require_away(cluster, "b1")

@@ -121,6 +121,8 @@ def format_bookie(
             )
         if sys.stdin.isatty():
             typer.confirm(f"Remove all that bookie {bookie} has stored in {directory}?", abort=True)
+    if metadata_store:
+        with_cluster(metadata_store, lambda cluster: require_away(cluster, bookie))
     removed = run_command(lambda: asyncio.to_thread(format_directory, directory))
     print(f"bookie {bookie}: {removed.files} files, {removed.bytes} bytes removed")
     if metadata_store:
@@ -265,6 +267,14 @@ async def _require(cluster: OpenCluster, bookie: str) -> None:
     if bookie not in await cluster.provider.known():
         raise CommandError(
             f"there is no bookie {bookie!r} in this cluster; `magnetar bookie list` names those that are"
+        )
+
+
+async def require_away(cluster: OpenCluster, bookie: str) -> None:
+    """Before its directory is emptied: afterwards the cluster would not forget it, and a second try find no name."""
+    if await cluster.metadata.exists(join(AVAILABLE_PATH, bookie)):
+        raise CommandError(
+            f"bookie {bookie} is still registered: stop it, or wait until the session of its last process has ended"
         )
 
 
