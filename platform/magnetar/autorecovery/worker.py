@@ -44,6 +44,10 @@ class ReplicationWorker:
         name: str,
     ) -> None:
         self._store = store
+        self._bookies = bookies
+        self._bookies_changed = True
+        self._there: set[tuple[str, str, bool]] = set()
+        """Bookies as they were registered at the last look."""
         self._clock = clock
         self._dice = dice
         self._settings = settings
@@ -107,8 +111,7 @@ class ReplicationWorker:
         self._wake.set()
 
     def _on_bookies(self, notification: Notification) -> None:
-        """A bookie has come, or is writable again: what could not be done may be possible now."""
-        self._schedule.hurry()
+        self._bookies_changed = True
         self._wake.set()
 
     def _on_session(self, state: SessionState) -> None:
@@ -153,11 +156,26 @@ class ReplicationWorker:
         self._with_lost.intersection_update(marked)
         for ledger_id in [each for each in self._held if each not in marked]:
             await self._held.pop(ledger_id).release()
+        await self._look_at_bookies()
         ready = self._schedule.ready(marked, self._clock.monotonic())
         if not ready:
             return False
         await self._try(self._dice.choice(ready))
         return True
+
+    async def _look_at_bookies(self) -> None:
+        """A bookie has come, or is writable again: what could not be done may be possible now. That one tells how much
+        space it has is no such news."""
+        if not self._bookies_changed:
+            return
+        self._bookies_changed = False
+        there = {
+            (bookie, address.incarnation, address.read_only)
+            for bookie, address in (await self._bookies.readable()).items()
+        }
+        if there - self._there:
+            self._schedule.hurry()
+        self._there = there
 
     async def _register(self) -> None:
         """Be known as one who repairs, for people who look."""

@@ -10,7 +10,7 @@ from magnetar.autorecovery.records import RepairReports
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerFenced, ReadFailed
 from magnetar.ledger.writer import LedgerWriter
-from magnetar.protocol.bookie import BookieStatus
+from magnetar.protocol.bookie import AVAILABLE_PATH, BookieAddress, BookieStatus
 from tests.unit.autorecovery.cluster import SETTINGS, Cluster, until, write
 
 
@@ -586,3 +586,28 @@ def test_every_time_a_bookie_goes_the_writer_has_its_grace() -> None:
         await daemon.stop()
 
     Cluster(6).run(story)
+
+
+def test_a_bookie_that_tells_its_free_space_has_nothing_tried_again() -> None:
+    """Bookies bring their registrations up to date all the time: what cannot be repaired keeps its pauses."""
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        writer = await client.create(3, 2, 2)
+        await write(writer, 6)
+        await writer.close()
+        daemon, store = cluster.autorecovery(settings=replace(SETTINGS, lost_bookie_recovery_delay_s=0))
+        daemon.start()
+        await asyncio.sleep(1)
+        await cluster.kill("b")
+        await until(lambda: reported(RepairReports(store)))
+        for free in range(200):
+            address = BookieAddress("127.0.0.1:0", "1", free_bytes=free)
+            await cluster.store.put(f"{AVAILABLE_PATH}/a", address.encode())
+            await asyncio.sleep(1)
+        assert daemon.worker.failed <= 8
+        await cluster.start("d")
+        await until(lambda: no_marks(cluster), 10)
+        await daemon.stop()
+
+    Cluster(3).run(story)
