@@ -11,6 +11,7 @@ from typing import Any
 from magnetar.spark.errors import SparkError
 
 TIMEOUT_S = 30.0
+REDIRECTS_MAX = 5
 
 
 class AdminRefused(SparkError):
@@ -74,18 +75,23 @@ class AdminApi:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self._url}/admin/v2{path}",
-            data=data,
-            method=method,
-            headers={"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-                text = response.read()
-        except urllib.error.HTTPError as error:
-            raise AdminRefused(method, path, error.code, _reason(error.read())) from error
-        return json.loads(text) if text else None
+        url = f"{self._url}/admin/v2{path}"
+        for _ in range(REDIRECTS_MAX):
+            request = urllib.request.Request(
+                url, data=data, method=method, headers={"Content-Type": "application/json"}
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+                    text = response.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                # urllib goes along by itself only with what is read.
+                location = error.headers.get("Location")
+                if error.code not in (307, 308) or not location:
+                    raise AdminRefused(method, path, error.code, _reason(error.read())) from error
+                error.close()
+                url = urllib.parse.urljoin(url, location)
+        raise AdminRefused(method, path, 508, f"sent on {REDIRECTS_MAX} times, last to {url}")
 
 
 def _path(topic: str) -> str:
