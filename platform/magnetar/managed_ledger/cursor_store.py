@@ -25,6 +25,7 @@ from magnetar.ledger.errors import (
     NoSuchLedger,
     QuorumLost,
     ReadFailed,
+    TooManyPending,
 )
 from magnetar.ledger.owned_tasks import OwnedTasks
 from magnetar.ledger.reader import LedgerReader
@@ -313,11 +314,15 @@ class CursorStore:
             elif not left:
                 stored.set_result(None)
 
-        for data in records:
-            if not stored.done():
-                writer.append((data,), done)
         try:
             async with asyncio.timeout(max(self._storage.config().storage_retry_s, _APPEND_PATIENCE_S)):
+                for data in records:
+                    while not stored.done():
+                        try:
+                            writer.append((data,), done)
+                            break
+                        except TooManyPending:  # The ledger is well; all of them together have too much.
+                            await self._storage.ledgers.room()
                 await stored
         except TimeoutError as error:
             raise QuorumLost(writer.ledger_id, "its bookies do not answer") from error

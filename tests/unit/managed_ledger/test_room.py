@@ -45,3 +45,33 @@ def test_appends_wait_for_room_in_order_over_rollovers_and_failing_bookies() -> 
         await client.close()
 
     house.run(story())
+
+
+def test_a_cursor_waits_for_room_in_the_ledger_it_has() -> None:
+    house = House(3)
+
+    async def story() -> None:
+        owner = house.owner()
+        settings = LedgerClientSettings(pending_bytes=600)
+        client = LedgerClient(
+            owner.store, owner.bookies, clock=house.clock, random=random.Random(1), settings=settings
+        )
+        factory = ManagedLedgerFactory(owner.store, client, clock=house.clock)
+        log = await factory.open(NAME, CONFIG)
+        cursor = await log.open_cursor("reader", initial="earliest")
+        appends = Appends(log)
+        appends.append(*payloads(5))
+        await appends.all_answered(5)
+        cursor.acknowledge_cumulative(appends.stored[0][0])
+        await cursor.flush()
+        kept_in = cursor.ledger_id
+        assert kept_in >= 0
+        appends.append(*payloads(100, 5))
+        cursor.acknowledge_cumulative(appends.stored[1][0])
+        await cursor.flush()
+        assert cursor.ledger_id == kept_in  # Nothing has failed: no other ledger is needed.
+        await appends.all_answered(105)
+        await factory.close()
+        await client.close()
+
+    house.run(story())
