@@ -631,7 +631,7 @@ class Bookie:
     def _on_space(self, found: asyncio.Future[int]) -> None:
         self._space_timer = None
         if self._serving:
-            self._check_space(found.result())
+            self._check_space(None if found.exception() else found.result())
 
     def set_read_only(self, cause: str, reason: str | None) -> None:
         """Take no ordinary adds while any cause has a reason not to; None takes this one's back."""

@@ -167,3 +167,22 @@ async def test_a_full_disk_is_looked_at_until_it_is_not(
         free = 10 * MIB
         await until(lambda: not bookie.read_only)
         assert bookie.free_bytes == free
+
+
+async def test_a_look_at_the_disk_that_fails_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.bookie.bookie._READ_ONLY_CHECK_S", 0.01)
+    free, failures = 4 * MIB, 0
+
+    def look() -> int:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError("the disk does not say")
+        return free
+
+    async with running(tmp_path, disk=ShortDisk(look), free_bytes_min=8 * MIB) as bookie:
+        assert bookie.read_only
+        failures, free = 2, 10 * MIB
+        await until(lambda: not bookie.read_only)
