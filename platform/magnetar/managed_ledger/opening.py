@@ -209,10 +209,19 @@ class Opener:
 
     async def _restore_cursors(self, opened: ManagedLedger) -> None:
         turns = asyncio.Semaphore(_CURSORS_AT_ONCE)
+        failed: list[Exception] = []
 
         async def restore(part: str) -> None:
             async with turns:
-                await opened.cursor_set.restore(decode_name(part))
+                if failed:
+                    return
+                try:
+                    await opened.cursor_set.restore(decode_name(part))
+                except Exception as error:
+                    failed.append(error)
 
         names = await self.remover.children(opened.name, log_path(opened.name))
+        # All are waited for, also when one has failed: none may write behind the back of who opens the log next.
         await asyncio.gather(*map(restore, names))
+        if failed:
+            raise failed[0]

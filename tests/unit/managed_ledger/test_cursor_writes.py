@@ -12,9 +12,11 @@ import pytest
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.config import UNLIMITED, ManagedLedgerConfig
+from magnetar.managed_ledger.errors import RecordUnreadable
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.records import cursor_path
 from magnetar.metadata.memory import MemoryEnsemble
 from magnetar.simulation.bookies import BookieFaults, MemoryBookie, MemoryBookies
 from magnetar.simulation.loop import VirtualClock, VirtualLoop
@@ -97,5 +99,38 @@ def test_a_log_terminated_in_the_moment_it_is_closed_keeps_what_nobody_has_ackno
         reopened = await again.open(NAME, CONFIG)
         assert reopened.first_position == first
         assert reopened.cursors["c"].backlog == 2
+
+    house.run(story())
+
+
+def test_an_open_that_fails_for_one_cursor_leaves_nothing_at_work_on_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would write their records behind the back of whoever opens the log next."""
+    house = House()
+
+    async def story() -> None:
+        factory, _ = house.owner()
+        log = await factory.open(NAME, CONFIG)
+        for name in "abc":
+            await log.open_cursor(name)
+        await factory.close()
+        other = house.metadata.connect(house.clock)
+        kept = await other.get(cursor_path(NAME, "a"))
+        assert kept is not None
+        await other.put(cursor_path(NAME, "a"), b"no record")
+        again, store = house.owner()
+        put = store.put
+
+        async def slow(path: str, *args: Any, **options: Any) -> int:
+            await asyncio.sleep(1)
+            return await put(path, *args, **options)
+
+        monkeypatch.setattr(store, "put", slow)
+        with pytest.raises(RecordUnreadable):
+            await again.open(NAME, CONFIG)
+        versions = [await other.get(cursor_path(NAME, name)) for name in "bc"]
+        await asyncio.sleep(10)
+        assert [await other.get(cursor_path(NAME, name)) for name in "bc"] == versions
 
     house.run(story())
