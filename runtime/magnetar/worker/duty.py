@@ -92,7 +92,9 @@ class Duty:
 
     def _leadership_changed(self, leading: bool) -> None:
         if leading:
-            self._leader_url = self._url  # Whoever led before may send its clients here already: not back there.
+            self._leader_url = (
+                self._url
+            )  # Whoever led before may send its clients here already: not back there.
             self._beginning = asyncio.get_running_loop().create_task(self._take(), name="take duty")
             return
         if self._beginning is not None:
@@ -109,7 +111,10 @@ class Duty:
                 break
             except (MetadataError, WorkerError, OSError) as error:
                 log.warning("duty.not_begun", reason=str(error), retry_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
+            except Exception:
+                # Whatever it is: giving up would leave the lead with a worker that does nothing.
+                log.exception("duty.not_begun", retry_s=RETRY_S)
+            await asyncio.sleep(RETRY_S)
         self.on_duty = True
         log.info("duty.begun", epoch=self._election.epoch)
         self._settled.set()
