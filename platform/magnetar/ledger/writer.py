@@ -309,6 +309,10 @@ class LedgerWriter:
                     return
         except LedgerError as error:
             self._end(error)
+        except Exception as error:
+            # Confirmations are held back during a change: without its end, all would wait for ever.
+            self._end(QuorumLost(self.ledger_id, f"{type(error).__name__}: {error}"))
+            raise
         finally:
             self._seeking = False
 

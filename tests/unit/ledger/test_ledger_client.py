@@ -409,3 +409,27 @@ def test_a_callback_that_raises_takes_nobody_along() -> None:
         assert told == [0, 1, 2, 3, 4]
 
     house.run(story())
+
+
+def test_a_store_that_answers_nonsense_ends_the_ledger_and_nobody_waits_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(4)
+
+    async def story() -> None:
+        client = house.client()
+        writer = await client.create(3, 3, 3)
+        house.bookies[writer.metadata.segments[0].ensemble[0]].crash()
+
+        async def nonsense(*_: object) -> None:
+            raise ValueError("what the store answered is not understood")
+
+        monkeypatch.setattr(type(client.surroundings.registry), "update", nonsense)
+        appends = Appends(writer)
+        appends.append(*payloads(3))
+        await appends.answered(3)
+        assert [entry_id for entry_id, _ in appends.failed] == [0, 1, 2]
+        with pytest.raises(LedgerError, match="not understood"):
+            writer.append((b"more",), lambda *_: None)
+
+    house.run(story())
