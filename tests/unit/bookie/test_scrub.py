@@ -119,3 +119,19 @@ async def test_garbage_is_collected_around_a_damaged_log_and_at_last_in_it(tmp_p
     async with running(tmp_path) as bookie:
         assert bookie.storage.doubt is None
         await expect(bookie, 1, 20)
+
+
+async def test_a_damaged_log_stays_while_something_is_missed_that_may_be_in_it(tmp_path: Path) -> None:
+    catalog = Catalog(1)
+    async with running(tmp_path) as bookie:
+        logs = await sealed_logs(bookie, range(1, 6), 20)
+        flip(logs[0], 64 + 3)  # An index built anew would know nothing behind this.
+        await bookie.in_storage_thread(bookie.storage.rebuild_index, bookie._table)
+        assert bookie.storage.doubt is not None
+        await bookie.leave_limbo([1])
+        collector = GarbageCollector(bookie, catalog.live, exists=catalog.exists)
+        await collector.collect()
+        assert logs[0].exists()
+        await bookie.leave_limbo([])
+        await collector.collect()
+        assert not logs[0].exists()
