@@ -43,6 +43,8 @@ from magnetar.metadata.store import MUST_NOT_EXIST
 log = get_logger("magnetar.managed_ledger")
 
 SWEEPER_PATH = "/managed-ledger-sweeper"
+_ORPHANS_TRUSTED = 10
+"""So few may be deleted whatever their share: a small cluster has small numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class SweepSettings:
     """A ledger younger than this may be one that its maker is about to name."""
     records_per_s: float = 500.0
     """How fast records are read at most."""
+    orphan_share_max: float = 0.2
+    """With a larger share of all ledgers unnamed, none is deleted: rather were records lost, or restored from an old copy,
+    than so many owners died between making a ledger and naming it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +278,7 @@ class Sweeper:
     ) -> set[int]:
         unnamed: set[int] = set()
         now_ms = self._remover.clock.time_ms()
+        delete = delete and not self._too_many(len(ledger_ids))
         for ledger_id in ledger_ids:
             if ledger_id in named:
                 continue
@@ -291,6 +297,19 @@ class Sweeper:
             if delete and ledger_id in self._unnamed and not report.unreadable:
                 await self._delete_orphan(metadata, report)
         return unnamed
+
+    def _too_many(self, ledgers: int) -> bool:
+        """Whether so many were found last time that it is the records that must be looked after."""
+        found = len(self._unnamed)
+        if found <= _ORPHANS_TRUSTED or found <= self.settings.orphan_share_max * ledgers:
+            return False
+        log.error(
+            "orphans.too_many",
+            orphans=found,
+            ledgers=ledgers,
+            hint="were topics' records lost or restored from an old copy? None of these ledgers is deleted",
+        )
+        return True
 
     async def _delete_orphan(self, metadata: LedgerMetadata, report: SweepReport) -> None:
         ledger_id = metadata.ledger_id

@@ -85,6 +85,27 @@ def test_an_orphan_is_told_at_once_and_deleted_when_it_is_old_and_found_twice() 
     house.run(story())
 
 
+def test_when_most_ledgers_are_unnamed_it_is_the_records_that_were_lost() -> None:
+    """As after a wipe of the brokers' store, while the bookies' stays."""
+    house = House()
+
+    async def story() -> None:
+        factory, client = house.factory()
+        await factory.open(NAME, CONFIG)
+        orphans = {(await client.create(3, 3, 2, custom_metadata=CUSTOM)).ledger_id for _ in range(11)}
+        await asyncio.sleep(601)
+        for _ in range(3):
+            report = await factory.sweep()
+            assert {each.ledger_id for each in report.orphans} == orphans
+        assert orphans <= set(await client.list())
+        await client.delete(orphans.pop())
+        await factory.sweep()
+        assert (await factory.sweep()).ledgers_deleted == 10
+        await factory.close()
+
+    house.run(story())
+
+
 def test_while_a_record_cannot_be_read_no_orphan_is_deleted() -> None:
     house = House()
 
