@@ -26,7 +26,7 @@ SEEDS = {
     "journal_removed_too_soon": 0,
     "collected_on_a_partial_listing": 2,
     "copy_named_before_it_is_durable": 1,
-    "ledgers_deleted_before_the_list": 0,
+    "ledgers_deleted_before_the_list": 9,
     "fence_not_persisted": 1,
     "fence_answered_before_it_is_durable": 1,
     "absent_by_plain_majority": 8,

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from magnetar.autorecovery import operations
+from magnetar.autorecovery.errors import AutorecoveryError
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.managed_ledger.config import UNLIMITED
 from magnetar.managed_ledger.cursor import Cursor
@@ -189,6 +192,12 @@ class Examination:
         """I19: when no mark is left, no closed ledger names a bookie that is gone for good."""
         gone = {node.name for node in self._world.cluster.nodes.values() if node.disk.gone}
         if not gone:
+            return
+        try:
+            # What was listed while lists were cut short is looked at again a day later; nobody here waits for that.
+            await operations.trigger(judge.store, wait_s=60.0)
+        except (AutorecoveryError, LedgerError):
+            self._world.judge.met["repairs not finished"] += 1
             return
         marks = UnderreplicatedLedgers(judge.store)
         quiet = 0
