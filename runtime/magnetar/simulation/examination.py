@@ -155,8 +155,14 @@ class Examination:
                         held[key] = await judge.provider.connection(bookie).list_entries(span.ledger_id)
                     listed = held[key]
                     has = entry_id in listed
+                    had = self._world.judge.had(bookie, span.ledger_id, entry_id)
+                    if had and not has:  # A worker may have brought it since the list was made.
+                        listed = held[key] = await judge.provider.connection(bookie).list_entries(
+                            span.ledger_id
+                        )
+                        has = entry_id in listed
                     holders += has
-                    if self._world.judge.had(bookie, span.ledger_id, entry_id):
+                    if had:
                         self._world.judge.expect(
                             "I12",
                             has or listed.status.is_unknown,
