@@ -181,9 +181,10 @@ class MagnetarProcess:
         process = self._running()
         assert process.stdout is not None
         deadline = time.monotonic() + timeout_s
+        readable = select.poll()  # unlike select(), it takes descriptors above 1,023
+        readable.register(process.stdout, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            readable, _, _ = select.select([process.stdout], [], [], left)
-            if not readable:
+            if not readable.poll(left * 1000):
                 break
             line = process.stdout.readline()
             if not line:

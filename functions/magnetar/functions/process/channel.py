@@ -24,6 +24,10 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._readable = (
+            select.poll()
+        )  # unlike select(), it takes descriptors above 1,023: user code may hold many
+        self._readable.register(sock, select.POLLIN)
         self._sending = threading.Lock()
         self._buffer = bytearray()
         self._start = 0
@@ -74,7 +78,7 @@ class Channel:
         """Whether `receive` need not wait long: a frame is here, or on its way."""
         if self._deferred or len(self._buffer) > self._start:
             return True
-        return bool(select.select([self._socket], [], [], 0)[0])
+        return bool(self._readable.poll(0))
 
     def ask(self, question: dict[str, Any]) -> Any:
         """Ask the host and wait for its answer; other frames wait for `receive`. Main thread only."""
