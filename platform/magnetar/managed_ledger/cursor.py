@@ -179,6 +179,12 @@ class Cursor:
         self._generation += 1
         self._state.rewind()
 
+    def read_on_from(self, position: Position) -> None:
+        """Let the next read begin at `position`, if that is further on; what is acknowledged stays."""
+        if position > self._state.read_position:
+            self._generation += 1
+            self._state.read_position = position
+
     def deactivate(self) -> None:
         """Nobody reads along: the cache need not wait for it. The next read tells otherwise."""
         if self.active:

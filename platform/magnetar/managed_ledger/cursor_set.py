@@ -77,7 +77,7 @@ class CursorSet:
                     return self.cursors[name]
                 # In place of the old record, not after its deletion: then versions go on, and who still is
                 # at work on the old one finds himself outrun.
-                store.replace_old(self._owned(name, found.version), record.ledger_ids)
+                store.replace_old(self._owned(name, found.version), record.named_ledgers)
             await store.create()
             await self._verify(store)
         except BaseException:

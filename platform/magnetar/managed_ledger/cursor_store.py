@@ -385,7 +385,7 @@ class CursorStore:
         self._record = record
         self._writer = None
         try:
-            for ledger_id in record.ledger_ids:
+            for ledger_id in record.named_ledgers:
                 crash_point("cursor.before_ledger_delete")
                 await self._storage.ledgers.delete(ledger_id)
         except LedgerError as error:

@@ -114,10 +114,9 @@ class LogRemover:
                 deleted = replace(record, deleted=True)
                 await owned.write(lambda revision: encode_cursor(deleted, revision))
                 crash_point("cursor.marked_deleted")
-            for ledger_id in (*record.doomed, record.ledger_id):
-                if ledger_id >= 0:
-                    crash_point("cursor.before_ledger_delete")
-                    await self.client.delete(ledger_id)
+            for ledger_id in record.named_ledgers:
+                crash_point("cursor.before_ledger_delete")
+                await self.client.delete(ledger_id)
         crash_point("cursor.before_record_delete")
         await owned.delete()
 

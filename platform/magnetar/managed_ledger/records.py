@@ -25,6 +25,8 @@ RECORD_VERSION = 1
 RECORD_VERSION_CHAPTERS = 2
 """Of a log's record whose older ledgers are listed elsewhere: software that knows only version 1 must not open it."""
 SNAPSHOT_VERSION = 1
+KEPT_LEDGERS = "magnetar.ledgers"
+"""The property of a cursor that names ledgers which somebody else keeps with it, by commas: they go when it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,14 @@ class CursorRecord:
 
     @property
     def ledger_ids(self) -> tuple[int, ...]:
-        """All ledgers it names."""
+        """All ledgers in which its own state is, or was."""
         return self.doomed if self.ledger_id < 0 else (*self.doomed, self.ledger_id)
+
+    @property
+    def named_ledgers(self) -> tuple[int, ...]:
+        """All ledgers it names, also those that somebody else keeps with it."""
+        kept = self.properties.get(KEPT_LEDGERS, "")
+        return (*self.ledger_ids, *(int(each) for each in kept.split(",") if each.isdecimal()))
 
 
 def log_path(name: str) -> str:

@@ -219,7 +219,7 @@ class Sweeper:
             except RecordUnreadable as error:
                 report.unreadable.append(str(error))
                 continue
-            named.update(kept.ledger_ids)
+            named.update(kept.named_ledgers)
             if record.deleted or not _unfinished(kept, record):
                 continue
             if kept.deleted or not kept.belongs_to(record.incarnation):
@@ -338,7 +338,7 @@ class Sweeper:
             return f"there is no {what}"
         try:
             if cursor:
-                ids = decode_cursor(cursor, value).ledger_ids
+                ids = decode_cursor(cursor, value).named_ledgers
             else:
                 record = (await self._remover.read_record(name))[0] or decode_log(name, value)
                 ids = record.ledger_ids
