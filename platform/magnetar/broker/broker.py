@@ -25,6 +25,7 @@ from magnetar.broker.parking import Parking
 from magnetar.broker.schemas import SchemaRegistry
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.broker.topics import TopicRegistry
+from magnetar.broker.upkeep.housekeeping import Housekeeper
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.counters import IdAllocator
 
@@ -93,6 +94,7 @@ class Broker:
         )
         self.topics = TopicRegistry(self.context, lambda: self.ownership)
         self.topic_lists = TopicLists(self.context, self.topics)
+        self.housekeeper = Housekeeper(self.context, self.topics)
         resources.on_change(self.topics.policies_changed)
         self.service_url = ""
         self.web_service_url = ""
@@ -108,7 +110,7 @@ class Broker:
         self._server: asyncio.Server | None = None
         self._producer_names = ""
         self._producers_named = 0
-        self._housekeeping: asyncio.Task[None] | None = None
+        self._housekeeping: list[asyncio.Task[None]] = []
         self._ticked_at = clock.monotonic()
 
     # Living.
@@ -127,7 +129,10 @@ class Broker:
         await self.neighbourhood.join()
         await self._server.start_serving()
         self._ticked_at = self.context.clock.monotonic()
-        self._housekeeping = loop.create_task(self._keep_house(), name="broker housekeeping")
+        self._housekeeping = [
+            loop.create_task(self._tick_on(), name="broker ticks"),
+            loop.create_task(self.housekeeper.run(), name="broker housekeeping"),
+        ]
         self.ready = True
         log.info("broker.started", service_url=self.service_url)
         return port
@@ -154,9 +159,10 @@ class Broker:
         self.ownership.closing = True
         if self._server is not None:
             self._server.close()
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
-            await asyncio.wait((self._housekeeping,))
+        if self._housekeeping:
+            for each in self._housekeeping:
+                each.cancel()
+            await asyncio.wait(self._housekeeping)
         draining = asyncio.get_running_loop().create_task(self._drain(), name="broker drain")
         done, _ = await asyncio.wait((draining,), timeout=deadline_s)
         if not done:
@@ -181,7 +187,7 @@ class Broker:
         self.topics.lose_bundle(bundle)  # At once; the closing that follows takes its time.
         self.context.tasks.start(self.topics.unload_bundle(bundle), f"unload bundle {bundle}, which was lost")
 
-    async def _keep_house(self) -> None:
+    async def _tick_on(self) -> None:
         """Now and then: compute rates, save what is due."""
         while True:
             await asyncio.sleep(self.settings.housekeeping_interval_s)

@@ -133,6 +133,11 @@ class DeduplicationCursor:
         if forgotten or (self._unsaved_entries and overdue):
             self._save(self._ledger.last_confirmed)
 
+    def save_now(self) -> None:
+        """Save what was not saved yet, so that the log need not keep it for us."""
+        if self.enabled and self._unsaved_entries:
+            self._save(self._ledger.last_confirmed)
+
     def _save(self, position: Position) -> None:
         """Save the marks as they are: they cover everything up to `position`, and nothing beyond it.
 

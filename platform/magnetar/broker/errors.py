@@ -12,6 +12,7 @@ BrokerError
     TopicBusy, SubscriptionBusy somebody is connected, and the request did not say to force it
     ProducerBusy, ConsumerBusy  the name or the place is taken
     ProducerFenced              exclusive access is refused or lost
+    BacklogHeld, BacklogExceeded   the topic's backlog is over its quota: retry later, or not
     ConsumerNotAssignable       key-shared ranges are missing or overlap
     InvalidTopic, InvalidSubscription, InvalidPosition
     IncompatibleSchema, InvalidSchema
@@ -122,6 +123,14 @@ class ProducerFenced(BrokerError):
     """Exclusive access is refused, or has passed to another producer."""
 
 
+class BacklogHeld(BrokerError):
+    """The topic's backlog is over its quota; producers are to wait until it is not."""
+
+
+class BacklogExceeded(BrokerError):
+    """The topic's backlog is over its quota; producers are to be told."""
+
+
 class ConsumerNotAssignable(BrokerError):
     """The key ranges of a sticky consumer are missing, malformed or taken."""
 
@@ -180,6 +189,8 @@ _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
     ProducerBusy: (ServerError.ProducerBusy, 409),
     ConsumerBusy: (ServerError.ConsumerBusy, 409),
     ProducerFenced: (ServerError.ProducerFenced, 409),
+    BacklogHeld: (ServerError.ProducerBlockedQuotaExceededError, 412),
+    BacklogExceeded: (ServerError.ProducerBlockedQuotaExceededException, 412),
     ConsumerNotAssignable: (ServerError.ConsumerAssignError, 412),
     InvalidTopic: (ServerError.InvalidTopicName, 412),
     InvalidSubscription: (ServerError.ProducerBusy, 412),

@@ -21,6 +21,10 @@ from magnetar.broker.errors import (
 from magnetar.broker.publishing import PublishPath
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.upkeep.backlog import Backlog
+from magnetar.broker.upkeep.chores import Chore, Chores
+from magnetar.broker.upkeep.expiry import expire_messages
+from magnetar.broker.upkeep.inactivity import Idleness, expired_subscriptions
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.groups import NO_GROUPS, BookieGroups
 from magnetar.managed_ledger import EARLIEST, LATEST, Position
@@ -72,6 +76,8 @@ class PersistentTopic(Topic):
         self.subscriptions = {}
         self.deduplication = DeduplicationCursor(ledger, context)
         self._publishing = PublishPath(self, ledger, self.deduplication)
+        self.backlog = Backlog(self)
+        self.idleness = Idleness(self.clock.monotonic())
         self._reload = reload
         self._subscribing = asyncio.Lock()
         self._applying = asyncio.Lock()
@@ -225,6 +231,7 @@ class PersistentTopic(Topic):
     def consumer_left(self, subscription: SubscriptionBase) -> None:
         """A subscription that is not durable ends with its last consumer, unless that is to come back from a seek."""
         assert isinstance(subscription, Subscription)
+        self.idleness.used(self.clock.monotonic())
         if subscription.resetting:
             # A reader that sought a time names its old beginning when it comes back: only the cursor knows better.
             return
@@ -311,7 +318,14 @@ class PersistentTopic(Topic):
 
     async def add_producer(self, producer: Producer, topic_epoch: int | None = None) -> bool:
         self.check_publishable()
+        refusal = self.backlog.refusal()
+        if refusal is not None:
+            raise refusal
         return await super().add_producer(producer, topic_epoch)
+
+    def remove_producer(self, producer: Producer) -> None:
+        super().remove_producer(producer)
+        self.idleness.used(self.clock.monotonic())
 
     async def close(self) -> None:
         self.closing = True
@@ -328,6 +342,19 @@ class PersistentTopic(Topic):
                 await subscription.close()
         await self.deduplication.close()
         await self.ledger.close()
+
+    # What is done now and then.
+
+    async def housekeeping(self, chores: Chores) -> None:
+        """Do what is due. Whether the topic itself is to go is for the registry to see to."""
+        if Chore.EXPIRY in chores:
+            await expire_messages(self)
+        if Chore.QUOTAS in chores:
+            await self.backlog.check()
+        if Chore.SUBSCRIPTIONS in chores:
+            for subscription in expired_subscriptions(self, self.clock.monotonic()):
+                await self.delete_subscription(subscription.name)
+                log.info("subscription.expired", topic=str(self.name), subscription=subscription.name)
 
     # Policies and figures.
 
@@ -362,6 +389,7 @@ class PersistentTopic(Topic):
             (each.cursor.backlog_bytes for each in self.subscriptions.values()), default=0
         )
         told["deduplicationStatus"] = self.deduplication.status
+        told.update(self.backlog.stats())
         return told
 
     def internal_stats(self) -> dict[str, Any]:

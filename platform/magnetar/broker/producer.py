@@ -120,7 +120,8 @@ class Producer:
         self.topic_epoch: int | None = None
         self.halted = False
         """A message arrived damaged and will be sent again. What came behind it would be stored before it, and
-        have it taken for a repetition: it is dropped, and the producer let go once the damage is answered."""
+        have it taken for a repetition: it is dropped, and the producer let go once the damage is answered.
+        Or the topic takes nothing more from it for now."""
         self.partial = False
         self.flow = stats.Flow()
         self.pending: deque[Publish] = deque()
@@ -132,12 +133,22 @@ class Producer:
         pending = self.pending
         while pending and pending[0].done:
             self._send_answer(pending.popleft())
-        if self.halted and not pending and self.topic.producers.get(self.name) is self:
-            self.disconnect()
-            self.topic.remove_producer(self)
+        if self.halted and not pending:
+            self._let_go()
         if self._idle is not None and not pending:
             self._idle.set_result(None)
             self._idle = None
+
+    def halt(self) -> None:
+        """Drop what still comes, and let the client go as soon as all it sent before has its answer."""
+        self.halted = True
+        if not self.pending:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self.topic.producers.get(self.name) is self:
+            self.disconnect()
+            self.topic.remove_producer(self)
 
     async def until_answered(self) -> None:
         """Wait until every message that came has its answer."""

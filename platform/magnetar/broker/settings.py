@@ -65,6 +65,19 @@ class BrokerSettings(BaseModel):
     deduplication_inactivity_s: float = Field(default=360 * 60.0, gt=0)
     """Deduplication: how long a producer that is gone is remembered."""
 
+    message_expiry_check_interval_s: float = Field(default=300.0, gt=0)
+    """How often messages are looked for that have outlived their time to live."""
+    backlog_quota_check_interval_s: float = Field(default=60.0, gt=0)
+    """How often backlogs are measured against their quotas."""
+    inactive_topic_check_interval_s: float = Field(default=60.0, gt=0)
+    """How often topics are looked for that nobody uses."""
+    delete_inactive_partitioned_metadata: bool = False
+    """Whether a partitioned topic is forgotten when its last partition was deleted because nobody used it."""
+    subscription_expiry_check_interval_s: float = Field(default=300.0, gt=0)
+    """How often subscriptions are looked for that nobody has used for as long as their namespace allows."""
+    compaction_check_interval_s: float = Field(default=60.0, gt=0)
+    """How often topics are looked at whether they have grown enough to be compacted."""
+
     lookup_wait_s: float = Field(default=10.0, gt=0)
     """How long a look-up waits for its topic's bundle to get an owner, where that has died, or for the metadata store.
     Waiting is quicker than being refused: a client that is refused backs off."""

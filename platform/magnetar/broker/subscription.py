@@ -370,35 +370,39 @@ class Subscription(SubscriptionBase):
 
     async def expire(self, seconds: float) -> int:
         """Acknowledge what is older than `seconds`. Returns how many entries that were."""
-        before = self.cursor.backlog
+        cutoff_ms = self.topic.clock.time_ms() - round(seconds * 1000)
+        return await self.expire_before(await self.topic.ledger.position_at_time(cutoff_ms))
+
+    async def expire_before(self, first_kept: Position | None) -> int:
+        """Acknowledge what lies before `first_kept`; None: everything. Returns how many entries that were."""
         self.last_expire_ms = self.topic.clock.time_ms()
-        first_kept = await self.topic.ledger.position_at_time(self.last_expire_ms - round(seconds * 1000))
         last = (
             self.last_position
             if first_kept is None
             else Position(first_kept.ledger_id, first_kept.entry_id - 1)
         )
-        if last > self.cursor.mark_delete:
-            self.cursor.acknowledge_cumulative(last)
-            self._skipped_up_to(last)
-            await self.cursor.flush()
-        expired = before - self.cursor.backlog
-        self.expired.count += max(0, expired)
+        expired = await self.evict_up_to(last) if last > self.cursor.mark_delete else 0
+        self.expired.count += expired
         return expired
+
+    async def evict_up_to(self, position: Position) -> int:
+        """Acknowledge everything up to and with `position`, whoever has it. Returns how many entries that were."""
+        before = self.cursor.backlog
+        self.cursor.acknowledge_cumulative(position)
+        gone = before - self.cursor.backlog  # Asked at once: the topic grows meanwhile.
+        self._skipped_up_to(position)
+        await self.cursor.flush()
+        return max(0, gone)
 
     async def expire_up_to(self, position: Position) -> int:
         """Acknowledge everything up to and with `position`. Returns how many entries that were."""
-        before = self.cursor.backlog
         self.last_expire_ms = self.topic.clock.time_ms()
         if position > self.last_position:
             raise InvalidPosition(
                 f"{position.ledger_id}:{position.entry_id} lies beyond the end of the topic"
             )
-        self.cursor.acknowledge_cumulative(position)
-        self._skipped_up_to(position)
-        await self.cursor.flush()
-        expired = before - self.cursor.backlog
-        self.expired.count += max(0, expired)
+        expired = await self.evict_up_to(position)
+        self.expired.count += expired
         return expired
 
     async def peek(self, number: int) -> Entry:
@@ -496,6 +500,7 @@ class Subscription(SubscriptionBase):
             "msgBacklogNoDelayed": max(0, backlog - len(self._delays)),
             "msgDelayed": len(self._delays),
             "backlogSize": self.cursor.backlog_bytes,
+            "earliestMsgPublishTimeInBacklog": self.topic.backlog.earliest_ms(self.name),
             "lastMarkDeleteAdvancedTimestamp": self.last_mark_delete_ms,
             "nonContiguousDeletedMessagesRanges": self.cursor.acknowledged_ranges,
             "filterProcessedMsgCount": self._filters.delivered + self._filters.never + self._filters.later,

@@ -174,6 +174,11 @@ class Topic(ABC):
             producer.disconnect()
             self.remove_producer(producer)
 
+    def halt_producers(self) -> None:
+        """Take nothing more from those that are here: each is let go once what it sent has its answer."""
+        for producer in list(self.producers.values()):
+            producer.halt()
+
     def last_sequence_id(self, producer_name: str) -> int:
         """What the producer's last stored message had, -1 where nobody keeps count."""
         return -1

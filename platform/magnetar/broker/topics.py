@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.namespaces.bundles import Bundle, Bundles
 from magnetar.broker.nonpersistent import NonPersistentTopic
 from magnetar.broker.persistent_topic import PersistentTopic, ledger_config
+from magnetar.broker.upkeep.inactivity import is_active
 from magnetar.environment.logs import get_logger
 from magnetar.policies.errors import Conflict, NotFound
 
@@ -304,6 +305,24 @@ class TopicRegistry:
             )
         await self._close(topic, self._delete_closed)
         log.info("topic.deleted", topic=str(name))
+
+    async def delete_unused(self, topic: PersistentTopic) -> bool:
+        """Delete a topic that was found unused, unless somebody has come since."""
+        if self._topics.get(topic.name) is not topic or topic.closing or is_active(topic):
+            return False
+        topic.closing = True  # At once: nobody is let in between the look and the end.
+        await self._close(topic, self._delete_closed)
+        if topic.name.partition >= 0 and self._context.settings.delete_inactive_partitioned_metadata:
+            await self._forget_if_gone(topic.name.base)
+        return True
+
+    async def _forget_if_gone(self, name: TopicName) -> None:
+        partitions = await self._context.resources.partitions(name) or 0
+        for number in range(partitions):
+            if await self.exists(name.partition_name(number)):
+                return
+        if partitions:
+            await self._context.resources.delete_partitioned(name)
 
     async def _delete_closed(self, topic: Topic) -> None:
         if isinstance(topic, PersistentTopic):

@@ -138,6 +138,13 @@ class LedgerList:
             return span.entries_before
         return span.entries_before + min(max(position.entry_id + 1, 0), span.entries)
 
+    def at_ordinal(self, ordinal: int) -> Position:
+        """The entry of that ordinal; the last one where there are not so many."""
+        for span in self._spans:
+            if span.entries and ordinal <= span.entries_before + span.entries:
+                return Position(span.ledger_id, max(0, ordinal - span.entries_before - 1))
+        return self.last_position
+
     def bytes_through(self, position: Position) -> int:
         """About how many bytes lie at or before `position`."""
         at = bisect_left(self._ids, position.ledger_id)

@@ -215,6 +215,10 @@ class ManagedLedger:
 
     # The cache, and who reads along.
 
+    def position_after(self, position: Position, entries: int) -> Position:
+        """The entry so many entries after `position`, or the last one."""
+        return self.ledgers.at_ordinal(self.ledgers.ordinal(position) + entries)
+
     @property
     def has_readers(self) -> bool:
         return bool(self._readers)
@@ -308,6 +312,15 @@ class ManagedLedger:
         """Replace the log's properties. Durable when it returns."""
         self.check_open()
         await self.guarded(self.change_record(lambda record: replace(record, properties=dict(properties))))
+
+    async def put_property(self, name: str, value: str) -> None:
+        """Set one of the log's properties; the others stay. Durable when it returns."""
+        self.check_open()
+        await self.guarded(
+            self.change_record(
+                lambda record: replace(record, properties={**record.properties, name: value})
+            )
+        )
 
     # Trimming.
 

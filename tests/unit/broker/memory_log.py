@@ -46,6 +46,7 @@ class MemoryCursor:
         self.ack_sets: dict[Position, list[int]] = {}
         self.flushes = 0
         self.closed = False
+        self.read_limit: Position | None = None
 
     def unacknowledged(self) -> list[Position]:
         first = bisect_right(self.log.positions, self.mark_delete)
@@ -68,14 +69,17 @@ class MemoryCursor:
         return sorted(self.acked)
 
     def has_more(self) -> bool:
-        return any(position >= self.read_position for position in self.unacknowledged())
+        return any(self._readable(position) for position in self.unacknowledged())
+
+    def _readable(self, position: Position) -> bool:
+        return position >= self.read_position and (self.read_limit is None or position < self.read_limit)
 
     async def read(self, max_entries: int, max_bytes: int) -> list[Entry]:
         self.check_open()
         await self.log.pause()
         entries: list[Entry] = []
         for position in self.unacknowledged():
-            if position >= self.read_position and len(entries) < max_entries:
+            if self._readable(position) and len(entries) < max_entries:
                 entries.append(self.log.entries[position])
         if entries:
             self.read_position = Position(entries[-1].position.ledger_id, entries[-1].position.entry_id + 1)
@@ -232,6 +236,10 @@ class MemoryLog:
         await self.pause()
         self.properties = dict(properties)
 
+    async def put_property(self, name: str, value: str) -> None:
+        await self.pause()
+        self.properties[name] = value
+
     def append(self, parts: Sequence[bytes | memoryview], number_of_messages: int, done: Done) -> None:
         self._pending.append((b"".join(parts), number_of_messages, done))
         if not self.hold_appends:
@@ -310,6 +318,10 @@ class MemoryLog:
     def fence(self, reason: str = "") -> None:
         for listener in self._fenced:
             listener()
+
+    def position_after(self, position: Position, entries: int) -> Position:
+        at = bisect_right(self.positions, position) - 1 + entries
+        return self.positions[min(at, len(self.positions) - 1)]
 
     async def position_at_time(self, timestamp_ms: int) -> Position | None:
         await self.pause()

@@ -94,6 +94,16 @@ TRANSLATIONS: dict[str, Translation] = {
     "brokerDeduplicationProducerInactivityTimeoutMinutes": Translation(
         "broker.deduplication_inactivity_s", _MINUTES
     ),
+    "messageExpiryCheckIntervalInMinutes": Translation("broker.message_expiry_check_interval_s", _MINUTES),
+    "backlogQuotaCheckIntervalInSeconds": _same("broker.backlog_quota_check_interval_s"),
+    "brokerDeleteInactiveTopicsFrequencySeconds": _same("broker.inactive_topic_check_interval_s"),
+    "brokerDeleteInactivePartitionedTopicMetadataEnabled": _same(
+        "broker.delete_inactive_partitioned_metadata"
+    ),
+    "subscriptionExpiryCheckIntervalInMinutes": Translation(
+        "broker.subscription_expiry_check_interval_s", _MINUTES
+    ),
+    "brokerServiceCompactionMonitorIntervalInSeconds": _same("broker.compaction_check_interval_s"),
     "topicLoadTimeoutSeconds": _same("broker.topic_load_timeout_s"),
     "maxConsumerMetadataSize": _same("broker.metadata_bytes_max"),
     "subscriptionPatternMaxLength": _same("broker.pattern_length_max"),
