@@ -13,14 +13,11 @@ NOT_ENFORCED: Final = "not-enforced"
 
 KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "antiAffinity": (),
-    "backlogQuota": ("backlog_quotas",),
     "compactionThreshold": ("compaction_threshold_bytes",),
     "deduplicationSnapshotInterval": ("deduplication_snapshot_interval_s",),
     "dispatchRate": ("dispatch_rate",),
     "dispatcherPauseOnAckStatePersistent": (),
     "entryFilters": ("entry_filters",),
-    "inactiveTopicPolicies": ("delete_inactive_topics", "inactive_topic_delete_mode", "inactive_topic_s"),
-    "messageTTL": ("message_ttl_s",),
     "migration": (),
     "offload": ("offload",),
     "permissions": (),
@@ -32,16 +29,17 @@ KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "subscribeRate": ("subscribe_rate",),
     "subscriptionAuthMode": ("subscription_auth_mode",),
     "subscriptionDispatchRate": ("subscription_dispatch_rate",),
-    "subscriptionExpirationTime": ("subscription_expiration_s",),
 }
 """By the name in paths: the fields of `EffectivePolicies` that nobody reads yet."""
 
 ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "autoSubscriptionCreation": ("auto_subscription_creation",),
     "autoTopicCreation": ("auto_topic_creation", "auto_topic_partitions"),
+    "backlogQuota": ("backlog_quotas",),
     "deduplication": ("deduplication_enabled",),
     "delayedDelivery": ("delayed_delivery",),
     "encryptionRequired": ("encryption_required",),
+    "inactiveTopicPolicies": ("delete_inactive_topics", "inactive_topic_delete_mode", "inactive_topic_s"),
     "isAllowAutoUpdateSchema": ("allow_auto_update_schema",),
     "maxConsumersPerSubscription": ("max_consumers_per_subscription",),
     "maxConsumersPerTopic": ("max_consumers_per_topic",),
@@ -51,11 +49,13 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "maxTopicsPerNamespace": ("max_topics_per_namespace",),
     "maxUnackedMessagesPerConsumer": ("max_unacked_messages_per_consumer",),
     "maxUnackedMessagesPerSubscription": ("max_unacked_messages_per_subscription",),
+    "messageTTL": ("message_ttl_s",),
     "persistence": ("ensemble_size", "write_quorum", "ack_quorum", "mark_delete_rate"),
     "persistence/bookieAffinity": ("bookie_affinity",),
     "retention": ("retention_time_s", "retention_size_bytes"),
     "schemaCompatibilityStrategy": ("schema_compatibility_strategy",),
     "schemaValidationEnforced": ("schema_validation_enforced",),
+    "subscriptionExpirationTime": ("subscription_expiration_s",),
     "subscriptionTypesEnabled": ("subscription_types",),
 }
 """By the name in paths: the fields of `EffectivePolicies` that the broker acts on."""

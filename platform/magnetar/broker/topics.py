@@ -312,7 +312,9 @@ class TopicRegistry:
             return False
         topic.closing = True  # At once: nobody is let in between the look and the end.
         await self._close(topic, self._delete_closed)
-        if topic.name.partition >= 0 and self._context.settings.delete_inactive_partitioned_metadata:
+        if topic.name.partition < 0:
+            await self._context.resources.delete_topic_policies(topic.name)
+        elif self._context.settings.delete_inactive_partitioned_metadata:
             await self._forget_if_gone(topic.name.base)
         return True
 

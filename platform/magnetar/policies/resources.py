@@ -17,7 +17,9 @@ from magnetar.policies.effective import EffectivePolicies, PolicyDefaults, resol
 from magnetar.policies.errors import Conflict, NotFound, NotPermitted, PreconditionFailed
 from magnetar.policies.model import PolicyModel
 from magnetar.policies.namespace import BundlesData, LocalPolicies, Policies
+from magnetar.policies.quotas import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType
 from magnetar.policies.records import RecordCache
+from magnetar.policies.storage import InactiveTopicPolicies
 from magnetar.policies.tenant import TenantInfo
 from magnetar.policies.topic import PartitionedTopicMetadata, TopicPolicies, TopicPoliciesRecord
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BUNDLES: Final = 4
 BUNDLES_MAX: Final = 4096
+
+_HOLD: Final = BacklogQuotaPolicy.producer_request_hold
 
 Subject: TypeAlias = NamespaceName | TopicName | None
 """Whose policies have changed: a topic's, a namespace's, or (None) anybody's."""
@@ -88,7 +92,8 @@ class Resources:
         for tenant in ("public", "pulsar"):
             await self._once(self.create_tenant(tenant, TenantInfo(allowed_clusters=[cluster])))
         for text in ("public/default", "public/functions", "pulsar/system"):
-            await self._once(self.create_namespace(NamespaceName.parse(text), Policies()))
+            said = _kept_for_ever() if text == "public/functions" else Policies()
+            await self._once(self.create_namespace(NamespaceName.parse(text), said))
 
     @staticmethod
     async def _once(creating: Coroutine[object, object, None]) -> None:
@@ -427,6 +432,16 @@ class Resources:
     async def _check_writable(self) -> None:
         if await self._records.get(paths.READ_ONLY_FLAG, ReadOnlyFlag) is not None:
             raise NotPermitted("Policies are read-only: the metadata store holds " + paths.READ_ONLY_FLAG)
+
+
+def _kept_for_ever() -> Policies:
+    """For what workers store in topics: no default of the platform may take it from them."""
+    return Policies(
+        message_ttl_in_seconds=0,
+        subscription_expiration_time_minutes=0,
+        inactive_topic_policies=InactiveTopicPolicies(delete_while_inactive=False),
+        backlog_quota_map={kind: BacklogQuota(policy=_HOLD) for kind in BacklogQuotaType},
+    )
 
 
 def bundles_asked_for(asked: BundlesData | None) -> BundlesData:
