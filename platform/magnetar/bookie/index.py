@@ -113,8 +113,9 @@ class EntryIndex:
         """Note where records lie, and with the last of them that the index follows up to `state`."""
         for start in range(0, len(records), _BATCH):
             batch = self._rocks.WriteBatch(raw_mode=True)
+            put, pack_key, pack_place = batch.put, _KEY.pack, _PLACE.pack
             for ledger_id, entry_id, place in records[start : start + _BATCH]:
-                batch.put(_KEY.pack(ledger_id, entry_id), _PLACE.pack(*place))
+                put(pack_key(ledger_id, entry_id), pack_place(*place))
             if start + _BATCH >= len(records):
                 batch.put(_STATE_KEY, _encode_state(state))
             self._write(batch)

@@ -20,7 +20,10 @@ FIRST_BLOCK: Final = BLOCK
 _CHECKSUM = struct.Struct(">I")
 _COVERED = struct.Struct(">IQQIBBH")
 _HEAD = struct.Struct(">IIQQIBBH")
+_HEAD_OF_ENTRY = struct.Struct(">IIQQIBBHqqq8xI")
 HEAD_BYTES: Final = _HEAD.size
+SEGMENT_FIELD: Final = range(8, 16)
+"""Where a record says which segment it belongs to."""
 _LAST_OF_GROUP = 1
 _BODY_MAX = MAX_ENTRY_BYTES
 _JOIN_BELOW: Final = 16 * 1024
@@ -114,6 +117,64 @@ def read_record(data: bytes, position: int, *, offset: int, segment: int, salt: 
     return Record(
         kind, sequence, sequence - place, bool(flags & _LAST_OF_GROUP), body, offset + HEAD_BYTES + size
     )
+
+
+JournalledEntry = tuple[int, int, int, int, tuple[bytes, bytes]]
+"""Ledger, entry, LAC, bytes, and the entry as header and payload."""
+
+
+@dataclass(slots=True)
+class EntryRun:
+    """Entry records that follow one another, all of them whole."""
+
+    entries: list[JournalledEntry]
+    end: int
+    """Offset behind the last of them, and behind its group if it ends one."""
+    group_first: int
+    """The group's first record that the next one belongs to."""
+
+
+def read_run(
+    data: bytes, position: int, *, offset: int, segment: int, salt: int, sequence: int, group_first: int
+) -> EntryRun:
+    """The entry records at `position` of `data`, which is at `offset` of its segment, that begin with number `sequence`.
+
+    Ends before the first record that is no entry, or not the expected one, or not whole in `data`: what that is
+    `read_record` tells. Both look at the same things; here, a record costs no object of its own.
+    """
+    entries: list[JournalledEntry] = []
+    append, unpack, extend = entries.append, _HEAD_OF_ENTRY.unpack_from, _extend
+    to_offset = offset - position
+    last = len(data) - HEAD_BYTES - ENTRY_HEADER_BYTES
+    while position <= last:
+        stored, size, of_segment, number, place, kind, flags, zero, ledger_id, entry_id, lac, digest = unpack(
+            data, position
+        )
+        if (
+            kind != 1
+            or of_segment != segment
+            or number != sequence
+            or number - place != group_first
+            or zero
+            or not ENTRY_HEADER_BYTES <= size <= _BODY_MAX
+        ):
+            break
+        body_at = position + 32
+        payload_at, end = body_at + 36, body_at + size
+        payload = data[payload_at:end]
+        if (
+            len(payload) != size - 36
+            or extend(salt, data[position + 4 : payload_at]) != stored
+            or extend(extend(0, data[body_at : body_at + 32]), payload) != digest
+        ):
+            break
+        append((ledger_id, entry_id, lac, size, (data[body_at:payload_at], payload)))
+        sequence += 1
+        position = end
+        if flags & _LAST_OF_GROUP:
+            position = -(-(position + to_offset) // BLOCK) * BLOCK - to_offset
+            group_first = sequence
+    return EntryRun(entries, position + to_offset, group_first)
 
 
 def encode_registration(ledger_id: int, master_key: bytes) -> bytes:

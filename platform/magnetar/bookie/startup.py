@@ -6,10 +6,17 @@ from collections.abc import Callable
 
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.ledger_table import LedgerState, LedgerTable
-from magnetar.bookie.record import SEAL, Kind, Record, decode_explicit_lac, decode_registration
+from magnetar.bookie.record import (
+    SEAL,
+    EntryRun,
+    JournalledEntry,
+    Kind,
+    Record,
+    decode_explicit_lac,
+    decode_registration,
+)
 from magnetar.bookie.storage import Storage
 from magnetar.bookie.write_cache import WriteCache
-from magnetar.protocol.ledger_entry import ENTRY_HEADER
 
 
 def replay_journal(
@@ -26,48 +33,60 @@ def replay_journal(
 
     Raises: JournalCorrupt, and what writing to storage raises when there is more than the cache holds.
     """
-    for record in replay:
-        if record.kind is Kind.ENTRY:
-            _replay_entry(record, table, cache, storage, salvage)
-        else:
-            _replay_ledger(record, table)
+    for found in replay.runs():
+        if not isinstance(found, EntryRun):
+            _replay_ledger(found, table)
+            continue
+        entries = found.entries
+        if not _note_tails(entries, table):
+            entries = _known(entries, table, salvage())
+            _note_tails(entries, table)
+        done = 0
+        while (done := cache.put_run(entries, done)) < len(entries):
+            storage.write_entries(cache.swap().sorted_entries())
+            cache.flushed()
 
 
-def _replay_entry(
-    record: Record, table: LedgerTable, cache: WriteCache, storage: Storage, salvage: Callable[[], bool]
-) -> None:
-    ledger_id, entry_id, lac = ENTRY_HEADER.unpack(record.body[0])[:3]
-    state = table.get(ledger_id)
-    if state is None:
-        if record.body[0] == SEAL or not salvage():
-            return  # Its registration is behind the mark, and yet it is unknown: it was deleted since.
-        state = table.register(ledger_id, b"")  # Whoever asks for it first brings the key.
-    size = sum(map(len, record.body))
-    if not cache.has_room(size):
-        storage.write_entries(cache.swap().sorted_entries())
-        cache.flushed()
-    cache.put(ledger_id, entry_id, record.body, size)
-    state.last_entry = max(state.last_entry, entry_id)
-    state.lac = max(state.lac, lac)
+def _note_tails(entries: list[JournalledEntry], table: LedgerTable) -> bool:
+    """What the last entries and LACs are now. False where not all of the ledgers are known."""
+    get = table.get
+    for ledger_id, entry_id, lac, _, _ in entries:
+        state = get(ledger_id)
+        if state is None:
+            return False
+        if entry_id > state.last_entry:
+            state.last_entry = entry_id
+        if lac > state.lac:
+            state.lac = lac
+    return True
+
+
+def _known(entries: list[JournalledEntry], table: LedgerTable, salvage: bool) -> list[JournalledEntry]:
+    """Those to be kept. A registration is behind the mark, so a ledger that is unknown all the same was deleted since."""
+    if salvage:
+        for ledger_id, _, _, _, parts in entries:
+            if ledger_id not in table and parts[0] != SEAL:
+                table.register(ledger_id, b"")  # Whoever asks for it first brings the key.
+    return [entry for entry in entries if entry[0] in table]
 
 
 def _replay_ledger(record: Record, table: LedgerTable) -> None:
     body = record.body[0]
     if record.kind is Kind.EXPLICIT_LAC:
         ledger_id, lac, key = decode_explicit_lac(body)
-        state = _known(table, ledger_id, key)
+        state = _registered(table, ledger_id, key)
         if lac > state.explicit_lac:
             state.explicit_lac = lac
             state.lac = max(state.lac, lac)
             table.changed(state)
         return
     ledger_id, key = decode_registration(body)
-    state = _known(table, ledger_id, key)
+    state = _registered(table, ledger_id, key)
     if record.kind is Kind.FENCE and not state.fenced:
         state.fenced = True
         table.changed(state)
 
 
-def _known(table: LedgerTable, ledger_id: int, key: bytes) -> LedgerState:
+def _registered(table: LedgerTable, ledger_id: int, key: bytes) -> LedgerState:
     state = table.get(ledger_id)
     return table.register(ledger_id, key) if state is None else state

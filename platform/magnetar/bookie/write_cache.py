@@ -7,6 +7,7 @@ has been swapped out, which nobody changes any more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 from magnetar.protocol.buffers import Buffer
@@ -45,8 +46,8 @@ class CacheHalf:
     def sorted_entries(self) -> Iterator[tuple[int, int, Parts]]:
         for ledger_id in sorted(self.ledgers):
             entries = self.ledgers[ledger_id]
-            for entry_id in sorted(entries):
-                yield ledger_id, entry_id, entries[entry_id]
+            rising = sorted(entries)
+            yield from zip(repeat(ledger_id), rising, map(entries.__getitem__, rising))
 
 
 class WriteCache:
@@ -79,6 +80,30 @@ class WriteCache:
             half.bytes += size + ENTRY_OVERHEAD
         elif previous is not None:
             half.bytes += size - sum(map(len, previous))
+
+    def put_run(self, entries: Sequence[tuple[int, int, int, int, Parts]], start: int) -> int:
+        """Keep (ledger, entry, LAC, bytes, parts) from `start` on while they fit; returns where those begin that do not."""
+        half, room = self.active, self._half_bytes
+        ledgers, count, total = half.ledgers, half.count, half.bytes
+        place = start
+        for place in range(start, len(entries)):
+            ledger_id, entry_id, _, size, parts = entries[place]
+            if total + size > room and count:
+                break
+            held = ledgers.get(ledger_id)
+            if held is None:
+                held = ledgers[ledger_id] = {}
+            previous = held.get(entry_id)
+            held[entry_id] = parts
+            if previous is None:
+                count += 1
+                total += size + ENTRY_OVERHEAD
+            else:
+                total += size - sum(map(len, previous))
+        else:
+            place = len(entries)
+        half.count, half.bytes = count, total
+        return place
 
     def get(self, ledger_id: int, entry_id: int) -> Parts | None:
         entries = self.active.ledgers.get(ledger_id)

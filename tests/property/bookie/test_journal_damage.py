@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from magnetar.bookie.errors import JournalCorrupt
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.mark import Mark
-from magnetar.bookie.record import FIRST_BLOCK, Kind, Pending, encode_group, group_bytes
+from magnetar.bookie.record import (
+    FIRST_BLOCK,
+    Kind,
+    Pending,
+    Record,
+    encode_group,
+    encode_registration,
+    group_bytes,
+)
 from magnetar.bookie.segments import Segments
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.disk import SystemDisk
@@ -38,6 +46,10 @@ def write(
             offset = FIRST_BLOCK
         records: list[Pending] = []
         for place, size in enumerate(group):
+            if size % 7 == 3:
+                fence = encode_registration(size, b"key")
+                records.append((Kind.FENCE, len(fence), (fence,), None))
+                continue
             body = tuple(entry(1, sequence + place, bytes([place + 1]) * size))
             records.append((Kind.ENTRY, 36 + size, body, None))
         header = opened.header
@@ -50,15 +62,31 @@ def write(
 
 
 def replay(segments: Segments) -> tuple[list[int], JournalCorrupt | None]:
-    """The records found, and the damage that ended the replay."""
+    """The records found, and the damage that ended the replay: the same one by one and in runs."""
     found: list[int] = []
+    bodies: list[tuple[bytes, ...]] = []
+    damage = None
     try:
         for record in JournalReplay(segments, Mark(1, FIRST_BLOCK, 1)):
-            found.append(record.sequence)  # noqa: PERF401 - what came before an error counts.
+            found.append(record.sequence)
+            bodies.append(record.body)
     except JournalCorrupt as error:
-        return found, error
-    assert found == list(range(1, len(found) + 1))
-    return found, None
+        damage = error
+    in_runs = JournalReplay(segments, Mark(1, FIRST_BLOCK, 1))
+    run_bodies: list[tuple[bytes, ...]] = []
+    same_damage = None
+    try:
+        for run in in_runs.runs():
+            run_bodies += [run.body] if isinstance(run, Record) else [entry[4] for entry in run.entries]
+    except JournalCorrupt as error:
+        same_damage = error
+    assert run_bodies == bodies
+    assert str(same_damage) == str(damage)
+    assert in_runs.records == len(found)
+    if damage is None:
+        assert found == list(range(1, len(found) + 1))
+        assert in_runs.next_sequence == len(found) + 1
+    return found, damage
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=120)
