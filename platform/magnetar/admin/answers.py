@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from magnetar.admin import codes
 from magnetar.policies.model import PolicyModel
 
 JSON: Final = "application/json"
@@ -80,6 +81,6 @@ def text(body: str) -> Answer:
     return Answer(200, body.encode(), TEXT)
 
 
-def reason(status: int, told: str, **headers: str) -> Answer:
-    """A refusal."""
-    return Answer(status, encode({"reason": told}), headers=headers)
+def reason(status: int, told: str, code: str = "", **headers: str) -> Answer:
+    """A refusal: why, in words, and for machines."""
+    return Answer(status, encode({"reason": told, "code": code or codes.of_status(status)}), headers=headers)

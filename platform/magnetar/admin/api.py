@@ -57,7 +57,7 @@ class Api:
         try:
             match = self.find(scope)
         except Refused as refused:
-            await self.write(scope, receive, send, answers.reason(refused.status, str(refused)))
+            await self.write(scope, receive, send, answers.reason(refused.status, str(refused), refused.code))
             return
         await self.answer(scope, receive, send, match)
 
@@ -77,7 +77,7 @@ class Api:
             try:
                 body = await self._body(scope, receive)
             except Refused as refused:
-                told = answers.reason(refused.status, str(refused), connection="close")
+                told = answers.reason(refused.status, str(refused), refused.code, connection="close")
             except ClientGone:
                 return
             else:
@@ -150,12 +150,12 @@ class Api:
         except Elsewhere as elsewhere:
             return self._redirect(scope, elsewhere)
         except Exception as error:
-            status, why = refusal(error)
+            status, why, code = refusal(error)
             if status == 500:
                 log.exception("request.failed", route=f"{route.method} {route.path}")
             elif status > 500 and not isinstance(error, Refused):
                 log.warning("request.failed", route=f"{route.method} {route.path}", status=status, reason=why)
-            return answers.reason(status, why)
+            return answers.reason(status, why, code)
 
     @staticmethod
     def _redirect(scope: Scope, elsewhere: Elsewhere) -> Answer:

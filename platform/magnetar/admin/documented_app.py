@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from magnetar.admin import codes
 from magnetar.admin.api import Api
 from magnetar.admin.openapi import TITLE, VERSION, document
 
@@ -35,11 +36,17 @@ def routers_app(loaders: Iterable[Callable[[], APIRouter]]) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"reason": str(error.detail)}, error.status_code, headers=error.headers)
+        return JSONResponse(
+            _told(error.status_code, str(error.detail)), error.status_code, headers=error.headers
+        )
 
     @app.exception_handler(RequestValidationError)
     async def misunderstood(request: Request, error: RequestValidationError) -> JSONResponse:
         faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
-        return JSONResponse({"reason": f"Invalid request: {faults}"}, 400)
+        return JSONResponse(_told(400, f"Invalid request: {faults}"), 400)
 
     return app
+
+
+def _told(status: int, reason: str) -> dict[str, str]:
+    return {"reason": reason, "code": codes.of_status(status)}

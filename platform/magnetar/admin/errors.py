@@ -6,6 +6,9 @@ Elsewhere(url)             another broker serves it: go there
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from magnetar.admin import codes
 from magnetar.environment.logs import get_logger
 
 log = get_logger("magnetar.admin")
@@ -18,9 +21,10 @@ class AdminError(Exception):
 class Refused(AdminError):
     """An answer other than what was asked for."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, code: str = "") -> None:
         super().__init__(reason)
         self.status = status
+        self.code = code or codes.of_status(status)
 
 
 class Elsewhere(AdminError):
@@ -31,8 +35,16 @@ class Elsewhere(AdminError):
         self.web_url = web_url
 
 
-def refusal(error: Exception) -> tuple[int, str]:
-    """The status and the reason to answer with.
+class Refusal(NamedTuple):
+    """What a refused request is answered with."""
+
+    status: int
+    reason: str
+    code: str
+
+
+def refusal(error: Exception) -> Refusal:
+    """The status, the reason and the code to answer with.
 
     Each room's errors know their own status; names are judged here, in Pulsar's words, which clients compare.
     """
@@ -43,31 +55,39 @@ def refusal(error: Exception) -> tuple[int, str]:
     from magnetar.policies.errors import PoliciesError
     from magnetar.security.errors import SecurityError, Unauthenticated
 
+    def told(status: int, reason: str, code: str = "") -> Refusal:
+        return Refusal(status, reason, code or codes.of_status(status))
+
     match error:
         case Refused():
-            return error.status, str(error)
+            return told(error.status, str(error), error.code)
         case PoliciesError():
-            return error.http_status, str(error)
+            return told(error.http_status, str(error))
         case BrokerError():
-            return error.http_status, str(error)
+            return told(error.http_status, str(error), codes.of_name(error))
         case InvalidTopicName():
-            return 412, f"Topic name is not valid: {error}"
+            return told(412, f"Topic name is not valid: {error}", "invalid_topic_name")
         case InvalidNamespaceName():
-            return 412, f"Namespace name is not valid: {error}"
+            return told(412, f"Namespace name is not valid: {error}", "invalid_namespace_name")
         case InvalidName():
-            return 412, f"{error.kind.capitalize()} name is not valid: {error}"
+            return told(412, f"{error.kind.capitalize()} name is not valid: {error}", "invalid_name")
         case Unauthenticated():
-            return 401, str(error)
+            return told(401, str(error))
         case SecurityError():
-            return 403, str(error)
+            return told(403, str(error))
         case InvalidPath():
-            return 412, f"name cannot be stored: {error}"
+            return told(412, f"name cannot be stored: {error}", "invalid_name")
         case ValueTooLarge():
-            return 413, str(error)
+            return told(413, str(error))
         case StorageUnavailable():
-            return 503, str(error)
+            return told(503, str(error), "storage_unavailable")
         case StoreUnavailable():
-            return 503, f"the metadata store does not answer; the request may have taken effect: {error}"
+            return told(
+                503,
+                f"the metadata store does not answer; the request may have taken effect: {error}",
+                "metadata_unavailable",
+            )
         case _:
-            told = as_broker_error(error)
-            return told.http_status, str(told)
+            as_told = as_broker_error(error)
+            known = type(as_told) is not BrokerError
+            return told(as_told.http_status, str(as_told), codes.of_name(as_told) if known else "")

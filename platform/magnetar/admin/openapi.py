@@ -16,7 +16,12 @@ VERSION: Final = "v2"
 _REFUSED: Final = {
     "description": "Refused, and why.",
     "content": {
-        "application/json": {"schema": {"type": "object", "properties": {"reason": {"type": "string"}}}}
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "properties": {"reason": {"type": "string"}, "code": {"type": "string"}},
+            }
+        }
     },
 }
 

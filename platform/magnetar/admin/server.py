@@ -99,7 +99,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Malformed HTTP, told as everything else is."""
-        body = encode({"reason": msg})
+        body = encode({"reason": msg, "code": "bad_request"})
         self.transport.write(
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n%b" % (len(body), body)

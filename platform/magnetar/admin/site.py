@@ -54,7 +54,9 @@ class Site:
         try:
             match = self.api.find(scope)
         except Refused as refused:
-            await self.api.write(scope, receive, send, answers.reason(refused.status, str(refused)))
+            await self.api.write(
+                scope, receive, send, answers.reason(refused.status, str(refused), refused.code)
+            )
             return
         if match is None and self._is_mounted(scope["path"]):
             await self._pass_on(scope, receive, send)

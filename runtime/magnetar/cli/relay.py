@@ -11,6 +11,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+from magnetar.admin.codes import of_status
 from magnetar.environment.logs import get_logger
 
 if TYPE_CHECKING:
@@ -106,7 +107,11 @@ async def _body(receive: Any) -> bytes | None:
 
 
 def _refusal(status: int, reason: str) -> _Answer:
-    return _Answer(status, [("content-type", "application/json")], json.dumps({"reason": reason}).encode())
+    return _Answer(
+        status,
+        [("content-type", "application/json")],
+        json.dumps({"reason": reason, "code": of_status(status)}).encode(),
+    )
 
 
 async def _answer(send: Any, answer: _Answer) -> None:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar.admin.codes import of_status
 from magnetar.admin.server import WebServer
 from magnetar.environment.logs import get_logger
 from magnetar.environment.loop_health import LoopHealth
@@ -112,7 +113,9 @@ async def serve_metrics(
 
 
 async def _refuse(send: Any, status: int, reason: str) -> None:
-    await _send(send, status, json.dumps({"reason": reason}).encode(), "application/json")
+    await _send(
+        send, status, json.dumps({"reason": reason, "code": of_status(status)}).encode(), "application/json"
+    )
 
 
 async def _send(send: Any, status: int, body: bytes, content_type: str) -> None:

@@ -58,7 +58,10 @@ async def test_routers_are_mounted(platform: Platform) -> None:
     platform.site.mount(load, "/admin/v3/functions")  # type: ignore[arg-type]
     http = platform.http
     assert (await http.get("/admin/v3/functions/acme")).json() == ["acme"]
-    assert (await http.get("/admin/v3/functions/nobody")).json() == {"reason": "no such tenant"}
+    assert (await http.get("/admin/v3/functions/nobody")).json() == {
+        "reason": "no such tenant",
+        "code": "not_found",
+    }
     assert (await http.get("/admin/v3/functions/a/x")).status_code == 400
     assert (await http.get("/admin/v3/functions/a/b/c/d")).json()["reason"]
     assert (await http.get("/admin/v3/functionsandmore")).status_code == 404

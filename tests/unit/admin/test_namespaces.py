@@ -71,7 +71,7 @@ async def test_tenants_change_and_go(http: httpx.AsyncClient) -> None:
     assert (await http.put("/admin/v2/namespaces/acme/one")).status_code == 204
     refused = await http.delete("/admin/v2/tenants/acme")
     assert refused.status_code == 409
-    assert refused.json() == {"reason": "The tenant still has active namespaces"}
+    assert refused.json() == {"reason": "The tenant still has active namespaces", "code": "conflict"}
     assert (await http.delete("/admin/v2/tenants/acme?force=true")).status_code == 204
     assert (await http.get("/admin/v2/tenants/acme")).status_code == 404
 
@@ -95,13 +95,25 @@ async def test_names_that_are_none(http: httpx.AsyncClient, name: str) -> None:
 async def test_an_unknown_tenant_is_told_before_the_namespace(http: httpx.AsyncClient) -> None:
     for path in ("", "/topics", "/permissions", "/retention", "/bundles"):
         answer = await http.get(f"/admin/v2/namespaces/nobody/nothing{path}")
-        assert (answer.status_code, answer.json()) == (404, {"reason": "Tenant does not exist"})
+        assert (answer.status_code, answer.json()) == (
+            404,
+            {"reason": "Tenant does not exist", "code": "not_found"},
+        )
         answer = await http.get(f"/admin/v2/namespaces/public/nothing{path}")
-        assert (answer.status_code, answer.json()) == (404, {"reason": "Namespace does not exist"})
+        assert (answer.status_code, answer.json()) == (
+            404,
+            {"reason": "Namespace does not exist", "code": "not_found"},
+        )
     answer = await http.put("/admin/v2/persistent/nobody/nothing/topic")
-    assert (answer.status_code, answer.json()) == (404, {"reason": "Tenant does not exist"})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"reason": "Tenant does not exist", "code": "not_found"},
+    )
     answer = await http.put("/admin/v2/persistent/public/nothing/topic/partitions", content="3")
-    assert (answer.status_code, answer.json()) == (404, {"reason": "Namespace does not exist"})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"reason": "Namespace does not exist", "code": "not_found"},
+    )
 
 
 async def test_a_namespace_with_topics_goes_only_by_force(platform: Platform) -> None:

@@ -139,7 +139,10 @@ async def test_a_message_as_it_is_stored(platform: Platform) -> None:
     assert headers["X-Pulsar-Broker-Entry-METADATA-index"] == "0"
     assert (await http.get(f"{BASE}/t/subscription/s/position/2")).content == b"second"
     missing = await http.get(f"{BASE}/t/subscription/s/position/3")
-    assert (missing.status_code, missing.json()) == (404, {"reason": "Message not found"})
+    assert (missing.status_code, missing.json()) == (
+        404,
+        {"reason": "Message not found", "code": "message_not_found"},
+    )
     assert (await http.get(f"{BASE}/t/subscription/s/position/0")).status_code == 412
     last = (await http.get(f"{BASE}/t/lastMessageId")).json()
     ledger = last["ledgerId"]

@@ -18,7 +18,10 @@ async def test_a_topic_is_made_once(http: httpx.AsyncClient) -> None:
     made = await http.put(f"{BASE}/one", json={"owner": "me"})
     assert (made.status_code, made.content) == (204, b"")
     again = await http.put(f"{BASE}/one")
-    assert (again.status_code, again.json()) == (409, {"reason": "This topic already exists"})
+    assert (again.status_code, again.json()) == (
+        409,
+        {"reason": "This topic already exists", "code": "conflict"},
+    )
     assert (await http.get(f"{BASE}/one/properties")).json() == {"owner": "me"}
     assert (await http.get(BASE)).json() == ["persistent://public/default/one"]
     assert (await http.get("/admin/v2/namespaces/public/default/topics")).json() == [

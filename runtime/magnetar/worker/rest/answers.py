@@ -1,4 +1,5 @@
-"""How requests are answered: results as JSON, errors as `{"reason": ...}` with the status their table gives them."""
+"""How requests are answered: results as JSON, errors as `{"reason": ..., "code": ...}` with the
+status their table gives them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, TypeAlias
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
+from magnetar.admin.codes import of_name, of_status
 from magnetar.environment.logs import get_logger
 from magnetar.worker.errors import Elsewhere, WorkerError
 
@@ -39,7 +41,9 @@ def refusal(request: Request, error: Exception) -> Response:
     if isinstance(error, Elsewhere):
         query = f"?{request.url.query}" if request.url.query else ""
         location = f"{error.url.rstrip('/')}{request.url.path}{query}"
-        return JSONResponse({"reason": str(error)}, error.status, {"Location": location})
+        return JSONResponse(
+            {"reason": str(error), "code": of_status(307)}, error.status, {"Location": location}
+        )
     if isinstance(error, WorkerError):
         status = error.status
     elif isinstance(error, Forbidden):
@@ -49,4 +53,5 @@ def refusal(request: Request, error: Exception) -> Response:
     else:
         status = 500
         log.exception("request.failed", method=request.method, path=request.url.path)
-    return JSONResponse({"reason": str(error) or type(error).__name__}, status)
+    code = of_name(error) if isinstance(error, WorkerError) else of_status(status)
+    return JSONResponse({"reason": str(error) or type(error).__name__, "code": code}, status)
