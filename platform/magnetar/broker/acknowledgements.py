@@ -81,6 +81,8 @@ class Acknowledgements:
                 continue  # Nothing is there yet; or a part of a batch, which then counts for nothing.
             acknowledged.append((position, list(data.ack_set) if data.ack_set else None))
         cursor.acknowledge(acknowledged)
+        if subscription.compacted is not None:
+            subscription.compacted.acknowledged(acknowledged)
         dispatcher = subscription.dispatcher
         messages = 0
         for position, ack_set in acknowledged:
@@ -113,6 +115,8 @@ class Acknowledgements:
             position = Position(position.ledger_id, position.entry_id - 1)
         properties = {pair.key: pair.value for pair in command.properties} or None
         self._cursor.acknowledge_cumulative(position, ack_set, properties)
+        if subscription.compacted is not None:
+            subscription.compacted.acknowledged_up_to(position if ack_set is None else position.preceding)
         subscription.acknowledged(consumer, 1)
 
     async def _flush(self) -> None:

@@ -30,6 +30,7 @@ class Consumer(Member):
         "last_flow_ms",
         "metadata",
         "peer",
+        "read_compacted",
         "redelivered",
         "since_ms",
         "subscription",
@@ -47,6 +48,7 @@ class Consumer(Member):
         metadata: Mapping[str, str] | None = None,
         key_ranges: Sequence[Range] = (),
         since_ms: int = 0,
+        read_compacted: bool = False,
     ) -> None:
         super().__init__(name, priority=priority, max_unacked=max_unacked)
         self.peer = peer
@@ -57,6 +59,7 @@ class Consumer(Member):
         self.metadata = dict(metadata or {})
         self.key_ranges = tuple(key_ranges)
         self.since_ms = since_ms
+        self.read_compacted = read_compacted
         self.subscription: SubscriptionBase | None = None
         self.writable = peer.writable
         self.flow = stats.Flow()

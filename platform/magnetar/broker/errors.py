@@ -9,6 +9,7 @@ BrokerError
     NamespaceNotFound, TopicNotFound, SubscriptionNotFound, ConsumerNotFound, SchemaNotFound, MessageNotFound
     TopicExists, SubscriptionExists
     TopicTerminated             no more messages are taken
+    CompactionRunning           the topic is being compacted already
     TopicBusy, SubscriptionBusy somebody is connected, and the request did not say to force it
     ProducerBusy, ConsumerBusy  the name or the place is taken
     ProducerFenced              exclusive access is refused or lost
@@ -109,6 +110,10 @@ class TopicBusy(BrokerError):
 
 class SubscriptionBusy(BrokerError):
     """The subscription has consumers."""
+class CompactionRunning(BrokerError):
+    """The topic is being compacted already."""
+
+
 
 
 class ProducerBusy(BrokerError):
@@ -203,6 +208,7 @@ _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
 }
 """Code on the wire and status over HTTP. Sources: Pulsar BrokerServiceException, PulsarWebResource."""
 
+    CompactionRunning: (ServerError.NotAllowedError, 409),
 
 def _codes(kind: type[BrokerError]) -> tuple[ServerError.ValueType, int]:
     for ancestor in kind.__mro__:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from magnetar.broker import stats
+from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dedup_cursor import DEDUPLICATION_CURSOR, DeduplicationCursor
 from magnetar.broker.errors import (
     InvalidSubscription,
@@ -76,6 +77,7 @@ class PersistentTopic(Topic):
         self.subscriptions = {}
         self.deduplication = DeduplicationCursor(ledger, context)
         self._publishing = PublishPath(self, ledger, self.deduplication)
+        self.compaction = TopicCompaction(self, ledger, context)
         self.backlog = Backlog(self)
         self.idleness = Idleness(self.clock.monotonic())
         self._reload = reload
@@ -92,6 +94,7 @@ class PersistentTopic(Topic):
         self.terminated = self.ledger.terminated
         if self.policies.deduplication_enabled:
             await self.deduplication.enable()
+        await self.compaction.recover()
         for name, cursor in list(self.ledger.cursors.items()):
             if not name.startswith(RESERVED_CURSORS):
                 self._attach(name, cursor, durable=True, properties=cursor.cursor_properties)
@@ -331,6 +334,7 @@ class PersistentTopic(Topic):
         self.closing = True
         if (
             self.lost
+        await self.compaction.close()
         ):  # What is on its way is for the next owner to find, or not: its producers send it again there.
             self.disconnect_producers()
             self.ledger.fence("the topic's bundle was lost")
@@ -368,6 +372,7 @@ class PersistentTopic(Topic):
             if wanted and not self.deduplication.enabled:
                 await self.deduplication.enable()
             elif not wanted and self.deduplication.enabled:
+            await self.compaction.follow_policies()
                 await self.deduplication.disable()
 
     def tick(self, seconds: float) -> None:
@@ -378,6 +383,7 @@ class PersistentTopic(Topic):
             subscription.notice_mark_delete()
             deserted_at = subscription.deserted_at
             if deserted_at is not None and now - deserted_at > _DESERTED_S:
+        self.compaction.check(self.clock.monotonic())
                 self.consumer_left(
                     subscription
                 )  # A reader that let go of its cursor to seek, and never came back.
@@ -394,15 +400,10 @@ class PersistentTopic(Topic):
 
     def internal_stats(self) -> dict[str, Any]:
         return {
+        told["compaction"] = self.compaction.stats()
             **self.ledger.internal_stats(),
             "schemaLedgers": [],
-            "compactedLedger": {
-                "ledgerId": -1,
-                "entries": -1,
-                "size": -1,
-                "offloaded": False,
-                "underReplicated": False,
-            },
+            "compactedLedger": self.compaction.internal_stats(),
         }
 
 

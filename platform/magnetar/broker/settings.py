@@ -94,5 +94,10 @@ class BrokerSettings(BaseModel):
     schema_bytes_max: int = Field(default=1024 * 1024, ge=1024)
     """Largest schema definition."""
     housekeeping_interval_s: float = Field(default=5.0, gt=0)
+    compaction_keys_max: int = Field(default=1_000_000, ge=1)
+    """How many keys a compaction remembers at a time, 200 bytes or so for each. A topic with more is read several times."""
+    compaction_retain_keyless: bool = False
+    """Whether compaction keeps messages without a key. Pulsar's default since 3.2: it does not."""
+
     """How often rates are computed, policies looked at again and snapshots considered.
     Pulsar's rates are a minute old; these are fresher because one tick over all topics is cheap."""

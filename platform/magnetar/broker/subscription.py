@@ -31,6 +31,7 @@ from magnetar.protocol import commands
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
+    from magnetar.broker.compaction.reading import CompactedReading, EntrySource
     from magnetar.broker.filters import EntryFilter
     from magnetar.broker.persistent_topic import PersistentTopic
     from magnetar.managed_ledger import Cursor, Entry
@@ -60,6 +61,10 @@ class Subscription(SubscriptionBase):
         self.cursor = cursor
         self.acknowledgements = Acknowledgements(self, cursor)
         self.last_mark_delete_ms = 0
+        self.compacted: CompactedReading | None = None
+        """What reads it compacted, once a consumer has asked for that."""
+        self._source: EntrySource = cursor
+        """What is read: the cursor, or `compacted` where the active consumer wants it."""
         self._seen_mark_delete = cursor.mark_delete
         self._filters = FilterChain()
         self._delays = Delays(topic.settings.delayed_entries_max)
@@ -103,7 +108,9 @@ class Subscription(SubscriptionBase):
         if self.dispatcher is not None and not self.dispatcher.individual:
             self.dispatcher.clear()
         self._delays.clear()
-        self.cursor.rewind()
+        if self.compacted is not None:
+            self._source = self.topic.compaction.source(self)
+        self._source.rewind()
 
     def wake(self) -> None:
         if self.closed or self._resetting is not None:
@@ -123,7 +130,7 @@ class Subscription(SubscriptionBase):
             return True
         if dispatcher.room() <= 0:
             return False
-        return self._any_due() or (self.cursor.has_more() and not self._delays.full)
+        return self._any_due() or (self._source.has_more() and not self._delays.full)
 
     def _any_due(self) -> bool:
         if not self._delays:
@@ -171,13 +178,13 @@ class Subscription(SubscriptionBase):
         if room > 0 and self._any_due():
             await self._deliver_due(dispatcher, min(room, settings.dispatch_entries))
             return True
-        if room <= 0 or self._delays.full or not self.cursor.has_more():
+        if room <= 0 or self._delays.full or not self._source.has_more():
             return False
         generation = self._generation
-        wanted = min(settings.dispatch_entries, max(1, round(room / self._messages_per_entry)))
-        entries = await self.cursor.read(wanted, settings.dispatch_bytes)
+        wanted = min(entries_max, max(1, round(room / self._messages_per_entry)))
+        entries = await self._source.read(wanted, bytes_max)
         if generation != self._generation or dispatcher is not self.dispatcher:
-            self.cursor.rewind()  # The read may have moved it on from where it was put meanwhile.
+            self._source.rewind()  # The read may have moved it on from where it was put meanwhile.
         else:
             self._offer(dispatcher, entries, replayed=False)
         return True
@@ -258,6 +265,8 @@ class Subscription(SubscriptionBase):
             size = len(delivery.candidate.entry.data)
             self.flow.add(delivery.candidate.messages, size)
             self.topic.flow_out.add(delivery.candidate.messages, size)
+            if self.compacted is not None:
+                self.compacted.acknowledged((position, None) for position in sifted.never)
             if delivery.redeliveries:
                 self.redelivered.count += delivery.candidate.messages
         self.last_delivery_ms = now_ms
@@ -359,6 +368,8 @@ class Subscription(SubscriptionBase):
         skipped = [entry.position for entry in await self._unacknowledged(entries)]
         self._acknowledge_all(skipped)
         await self.cursor.flush()
+            if self.compacted is not None:
+                self.compacted.moved_to(position)
         return len(skipped)
 
     async def skip_all(self) -> None:
@@ -374,6 +385,8 @@ class Subscription(SubscriptionBase):
         return await self.expire_before(await self.topic.ledger.position_at_time(cutoff_ms))
 
     async def expire_before(self, first_kept: Position | None) -> int:
+        if self.compacted is not None:
+            found = await self.compacted.position_at_time(timestamp_ms, found)
         """Acknowledge what lies before `first_kept`; None: everything. Returns how many entries that were."""
         self.last_expire_ms = self.topic.clock.time_ms()
         last = (
@@ -471,6 +484,8 @@ class Subscription(SubscriptionBase):
         await self.stop()
         if not self.durable:
             await self.cursor.close()
+        if self.compacted is not None:
+            self.compacted.skipped_up_to(position)
 
     async def stop(self) -> None:
         """Let consumers go, and end reading."""

@@ -149,6 +149,13 @@ async def _subscription(connection: Connection, command: CommandSubscribe, topic
         properties=properties,
     )
     subscription.replicated |= command.replicate_subscription_state
+    if command.read_compacted:
+        await topic.compaction.attend(
+            subscription,
+            new=existing is None,
+            earliest=command.initialPosition == CommandSubscribe.Earliest,
+            start=_start(command),
+        )
     if command.start_message_rollback_duration_sec and not subscription.consumers:
         ago_ms = command.start_message_rollback_duration_sec * 1000
         await subscription.reset_to_time(connection.context.clock.time_ms() - ago_ms)
@@ -191,6 +198,7 @@ def _consumer(connection: Connection, command: CommandSubscribe, topic: Topic) -
         key_ranges=ranges,
         since_ms=connection.context.clock.time_ms(),
     )
+        read_compacted=command.read_compacted,
 
 
 def _join(command: CommandSubscribe) -> Join:
@@ -297,6 +305,8 @@ async def last_message_id(connection: Connection, command: CommandGetLastMessage
     if isinstance(subscription, Subscription):
         mark_delete = (subscription.cursor.mark_delete.ledger_id, subscription.cursor.mark_delete.entry_id)
     connection.send_claim(commands.last_message_id(command.request_id, last, mark_delete))
+        if found.consumer.read_compacted:
+            last = await subscription.topic.compaction.last_message_id(last)
 
 
 async def consumer_stats(connection: Connection, command: CommandConsumerStats) -> None:

@@ -89,6 +89,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "activeConsumerFailoverDelayTimeMillis": Translation("broker.failover_delay_s", _MILLISECONDS),
     "acknowledgmentAtBatchIndexLevelEnabled": _same("broker.batch_index_acknowledgement"),
     "exposingBrokerEntryMetadataToClientEnabled": _same("broker.expose_entry_metadata"),
+    "topicCompactionRetainNullKey": _same("broker.compaction_retain_keyless"),
     "brokerDeduplicationEntriesInterval": _same("broker.deduplication_snapshot_entries"),
     "brokerDeduplicationMaxNumberOfProducers": _same("broker.deduplication_max_producers"),
     "brokerDeduplicationProducerInactivityTimeoutMinutes": Translation(

@@ -1,0 +1,203 @@
+"""One run of compaction: find the last message of each key, then write what stays into a ledger of its own.
+
+Reads what the compaction before has left, then the log from there on, up to an end fixed at the beginning; once
+for each pass that the keys take, and once more to write. Whatever is published meanwhile is for the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.compaction.messages import Contents, cut, read_contents
+from magnetar.broker.compaction.state import CompactedRecord, encode_entry
+from magnetar.broker.compaction.survivors import Survivors
+from magnetar.environment.crash import crash_point
+from magnetar.ledger.errors import LedgerError, TooManyPending
+from magnetar.managed_ledger import Entry, Position
+from magnetar.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+    from magnetar.environment.clock import Clock
+    from magnetar.ledger.writer import LedgerWriter
+    from magnetar.managed_ledger import Cursor
+    from magnetar.protocol.pulsar_pb2 import MessageMetadata
+
+_SLICE_S: Final = 0.002
+"""So long others wait at most for a run that has the processor."""
+_READ_ENTRIES: Final = 100
+_READ_BYTES: Final = 1024 * 1024
+_UNDER_WAY_MAX: Final = 8 * 1024 * 1024
+"""Bytes written and not yet confirmed."""
+
+Dropped = Callable[[Entry, "MessageMetadata"], bool]
+"""Whether an entry is no message at all: a marker, or of a transaction that was aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a run works on."""
+
+    previous: CompactedLedger | None
+    end: Position
+    """The last entry of the log that is compacted."""
+    cursor_from: Callable[[Position], AbstractAsyncContextManager[Cursor]]
+    """Opens a reader of the log."""
+    dropped: Dropped
+    keys_max: int
+    keep_keyless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to."""
+
+    record: CompactedRecord
+    seen: int
+    """Messages read."""
+    passes: int
+
+
+class Compactor:
+    """Carries out one run. Ended early, it leaves a ledger that nothing names as the one that holds."""
+
+    def __init__(self, scope: Scope, clock: Clock) -> None:
+        self._scope = scope
+        self._clock = clock
+        self._survivors = Survivors(scope.keys_max, keep_keyless=scope.keep_keyless)
+        self._slice_ends = 0.0
+        self._seen = 0
+
+    async def choose(self) -> None:
+        """The first phase: which messages stay.
+
+        Raises:
+            LedgerError, ManagedLedgerError, ProtocolError: what is there cannot be read.
+        """
+        survivors = self._survivors
+        while not survivors.complete:
+            survivors.begin()
+            self._seen = 0
+            async for _, contents, ordinal in self._read():
+                if contents.opaque:
+                    survivors.see_uncuttable(ordinal)
+                for number, message in enumerate(contents.messages):
+                    if message is not None:
+                        survivors.see(
+                            ordinal + number, message.key, empty=message.empty, chunk=contents.chunk
+                        )
+                        self._seen += 1
+            survivors.end()
+            crash_point("compaction.keys_known")
+
+    async def write(self, writer: LedgerWriter) -> Outcome:
+        """The second phase: write them, and close the ledger.
+
+        Raises:
+            LedgerError, ManagedLedgerError, ProtocolError
+        """
+        output = _Output(writer)
+        survivors = self._survivors
+        async for entry, contents, ordinal in self._read():
+            if contents.opaque:
+                await output.append(entry, entry.data)
+                continue
+            stays = [survivors.stays(ordinal + number) for number in range(contents.places)]
+            data = cut(entry.data, contents, stays)
+            if data is not None:
+                await output.append(entry, data)
+        await output.finish()
+        crash_point("compaction.written")
+        record = CompactedRecord(
+            writer.ledger_id,
+            self._scope.end,
+            output.entries,
+            output.size,
+            survivors.kept_messages,
+            self._clock.time_ms(),
+        )
+        return Outcome(record, self._seen, survivors.passes)
+
+    async def _read(self) -> AsyncIterator[tuple[Entry, Contents, int]]:
+        """Each entry with the ordinal of its first message: the same ones every time."""
+        ordinal = 0
+        async for entry in self._entries():
+            now = self._clock.monotonic()
+            if now >= self._slice_ends:
+                await asyncio.sleep(0)
+                self._slice_ends = self._clock.monotonic() + _SLICE_S
+            try:
+                contents = read_contents(entry.data)
+            except ProtocolError:
+                continue  # No consumer is ever sent it.
+            if not contents.is_marker and not self._scope.dropped(entry, contents.metadata):
+                yield entry, contents, ordinal
+            ordinal += contents.places
+
+    async def _entries(self) -> AsyncIterator[Entry]:
+        scope = self._scope
+        start = Position(-1, -1)
+        if scope.previous is not None:
+            start = scope.previous.horizon.following
+            number = 0
+            while number < scope.previous.entries:
+                run = await scope.previous.read(number, _READ_ENTRIES, _READ_BYTES)
+                for entry in run:
+                    yield entry
+                number += len(run)
+        async with scope.cursor_from(start) as cursor:
+            while entries := await cursor.read(_READ_ENTRIES, _READ_BYTES):
+                for entry in entries:
+                    if entry.position > scope.end:
+                        return
+                    yield entry
+
+
+class _Output:
+    """Writes a ledger, with so much under way as is bearable."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self._writer = writer
+        self._under_way = 0
+        self._error: LedgerError | None = None
+        self._changed = asyncio.Event()
+        self.entries = 0
+        self.size = 0
+
+    async def append(self, entry: Entry, data: bytes | bytearray | memoryview) -> None:
+        """Raises LedgerError: this write, or one before it, has failed."""
+        parts = encode_entry(entry, data)
+        size = sum(map(len, parts))
+        await self._until(_UNDER_WAY_MAX)
+
+        def done(entry_id: int, error: LedgerError | None) -> None:
+            self._under_way -= size
+            self._error = self._error or error
+            self._changed.set()
+
+        while True:
+            try:
+                self._writer.append(parts, done)
+                break
+            except TooManyPending:  # Publishers go first.
+                await asyncio.sleep(0.05)
+        self._under_way += size
+        self.entries += 1
+        self.size += size
+        crash_point("compaction.writing")
+
+    async def _until(self, bytes_max: int) -> None:
+        while self._under_way > bytes_max and self._error is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def finish(self) -> None:
+        await self._until(0)
+        await self._writer.close()

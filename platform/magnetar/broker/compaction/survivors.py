@@ -1,0 +1,141 @@
+"""Which messages outlive a compaction: the last of each key. Pure.
+
+Every message has an ordinal: its place among all that are read, the same each time they are read. A pass over
+them tells `see` of each, and at its end one bit for each message says whether it stays. So many keys as are
+allowed are remembered at a time; if there are more, a pass looks only at a part of them, by their hashes, and
+another pass follows. That takes longer, and no more memory.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+_HASHES: Final = 1 << 32
+_KEY_CHARACTERS_KEPT: Final = 32
+"""A longer key is remembered by a digest of 16 bytes."""
+_CHUNKED_MAX: Final = 10_000
+"""So many messages may be open at a time of which not all chunks have come."""
+
+
+class Chunk(NamedTuple):
+    """An entry that is a part of a message."""
+
+    message: tuple[str, str]
+    """Producer and uuid."""
+    number: int
+    of: int
+
+
+class Survivors:
+    """Call `begin`, then `see` for every message, then `end`; again and again until `complete`."""
+
+    def __init__(self, keys_max: int, *, keep_keyless: bool = False) -> None:
+        self._keys_max = max(1, keys_max)
+        self._keep_keyless = keep_keyless
+        self._latest: dict[str | bytes, int | tuple[int, ...]] = {}
+        self._chunks: dict[tuple[str, str], list[int]] = {}
+        self._bits = bytearray()
+        self._low = 0
+        self._width = _HASHES
+        self._high = 0
+        self.passes = 0
+        self.kept_messages = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all keys have been looked at."""
+        return self._low >= _HASHES
+
+    def begin(self) -> None:
+        """A pass over all messages begins."""
+        self._latest.clear()
+        self._chunks.clear()
+        self._high = min(_HASHES, self._low + self._width)
+        self.passes += 1
+
+    def see(self, ordinal: int, key: str | None, *, empty: bool = False, chunk: Chunk | None = None) -> None:
+        """The next message. One without payload deletes its key."""
+        value: int | tuple[int, ...] = ordinal
+        if chunk is not None:
+            gathered = self._gather(ordinal, chunk)
+            if gathered is None:
+                return
+            value = gathered
+        if key is None:
+            if self._keep_keyless:
+                self._keep(value)
+            return
+        if not self._low <= _hash(key) < self._high:
+            return
+        kept_as = key if len(key) <= _KEY_CHARACTERS_KEPT else _digest(key)
+        if empty:
+            self._latest.pop(kept_as, None)
+            return
+        self._latest[kept_as] = value
+        if len(self._latest) > self._keys_max:
+            self._narrow()
+
+    def see_uncuttable(self, ordinal: int) -> None:
+        """A message that cannot be looked into stays."""
+        self._keep(ordinal)
+
+    def end(self) -> None:
+        """The pass is over: what it found to be the last of its key stays."""
+        for value in self._latest.values():
+            self._keep(value)
+        for ordinals in self._chunks.values():
+            self._keep(tuple(ordinals))  # Its other chunks may come after what is compacted now.
+        self._latest.clear()
+        self._chunks.clear()
+        self._low = self._high
+
+    def stays(self, ordinal: int) -> bool:
+        """Whether a message outlives the compaction. Holds once `complete`."""
+        place = ordinal >> 3
+        return place < len(self._bits) and bool(self._bits[place] >> (ordinal & 7) & 1)
+
+    def _keep(self, value: int | tuple[int, ...]) -> None:
+        for ordinal in (value,) if isinstance(value, int) else value:
+            place, bit = ordinal >> 3, 1 << (ordinal & 7)
+            if place >= len(self._bits):
+                self._bits.extend(bytes(max(place + 1 - len(self._bits), len(self._bits) // 8)))
+            if not self._bits[place] & bit:
+                self._bits[place] |= bit
+                self.kept_messages += 1
+
+    def _gather(self, ordinal: int, chunk: Chunk) -> tuple[int, ...] | None:
+        """All chunks of a message, once the last has come."""
+        if chunk.number == 0:
+            self._chunks.pop(chunk.message, None)
+            if len(self._chunks) >= _CHUNKED_MAX:
+                del self._chunks[next(iter(self._chunks))]
+        ordinals = self._chunks.setdefault(chunk.message, [])
+        ordinals.append(ordinal)
+        if chunk.number < chunk.of - 1:
+            return None
+        del self._chunks[chunk.message]
+        return tuple(ordinals) if len(ordinals) == chunk.of else None
+
+    def _narrow(self) -> None:
+        """Too many keys: leave half of them to a later pass."""
+        while len(self._latest) > self._keys_max and self._high - self._low > 1:
+            self._width = (self._high - self._low) // 2
+            self._high = self._low + self._width
+            self._latest = {
+                kept_as: value
+                for kept_as, value in self._latest.items()
+                if (int.from_bytes(kept_as[:4], "big") if isinstance(kept_as, bytes) else _hash(kept_as))
+                < self._high
+            }
+
+
+def _digest(key: str) -> bytes:
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _hash(key: str) -> int:
+    """Of 32 bits. The interpreter's own, whose secret no sender of keys knows; of long keys, that of their digest."""
+    if len(key) > _KEY_CHARACTERS_KEPT:
+        return int.from_bytes(_digest(key)[:4], "big")
+    return hash(key) & (_HASHES - 1)
