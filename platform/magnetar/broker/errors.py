@@ -108,12 +108,12 @@ class TopicBusy(BrokerError):
     """The topic has producers or subscriptions."""
 
 
-class SubscriptionBusy(BrokerError):
-    """The subscription has consumers."""
 class CompactionRunning(BrokerError):
     """The topic is being compacted already."""
 
 
+class SubscriptionBusy(BrokerError):
+    """The subscription has consumers."""
 
 
 class ProducerBusy(BrokerError):
@@ -190,6 +190,7 @@ _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
     SubscriptionExists: (ServerError.NotAllowedError, 409),
     TopicTerminated: (ServerError.TopicTerminatedError, 405),
     TopicBusy: (ServerError.NotAllowedError, 412),
+    CompactionRunning: (ServerError.NotAllowedError, 409),
     SubscriptionBusy: (ServerError.MetadataError, 412),
     ProducerBusy: (ServerError.ProducerBusy, 409),
     ConsumerBusy: (ServerError.ConsumerBusy, 409),
@@ -208,7 +209,6 @@ _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
 }
 """Code on the wire and status over HTTP. Sources: Pulsar BrokerServiceException, PulsarWebResource."""
 
-    CompactionRunning: (ServerError.NotAllowedError, 409),
 
 def _codes(kind: type[BrokerError]) -> tuple[ServerError.ValueType, int]:
     for ancestor in kind.__mro__:

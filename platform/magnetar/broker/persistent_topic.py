@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = get_logger("magnetar.broker")
 
 EPOCH_PROPERTY: Final = "magnetar.topic-epoch"
-RESERVED_CURSORS: Final = ("pulsar.dedup", "pulsar.repl", "__compaction")
+RESERVED_CURSORS: Final = ("pulsar.dedup", "pulsar.repl", "__compaction", "__transaction")
 
 _DRAIN_S = 10.0
 _DESERTED_S = 60.0
@@ -95,6 +95,7 @@ class PersistentTopic(Topic):
         if self.policies.deduplication_enabled:
             await self.deduplication.enable()
         await self.compaction.recover()
+        await self._recover_transactions()
         for name, cursor in list(self.ledger.cursors.items()):
             if not name.startswith(RESERVED_CURSORS):
                 self._attach(name, cursor, durable=True, properties=cursor.cursor_properties)
@@ -332,9 +333,9 @@ class PersistentTopic(Topic):
 
     async def close(self) -> None:
         self.closing = True
+        await self.compaction.close()
         if (
             self.lost
-        await self.compaction.close()
         ):  # What is on its way is for the next owner to find, or not: its producers send it again there.
             self.disconnect_producers()
             self.ledger.fence("the topic's bundle was lost")
@@ -368,22 +369,24 @@ class PersistentTopic(Topic):
             if self.closing:
                 return
             self.ledger.set_config(ledger_config(policies, self.settings))
+            await self.compaction.follow_policies()
             wanted = policies.deduplication_enabled
             if wanted and not self.deduplication.enabled:
                 await self.deduplication.enable()
             elif not wanted and self.deduplication.enabled:
-            await self.compaction.follow_policies()
                 await self.deduplication.disable()
 
     def tick(self, seconds: float) -> None:
         super().tick(seconds)
         self.deduplication.tick(self.producers)
+        if self.transactions is not None:
+            self.transactions.tick()
+        self.compaction.check(self.clock.monotonic())
         now = self.clock.monotonic()
         for subscription in list(self.subscriptions.values()):
             subscription.notice_mark_delete()
             deserted_at = subscription.deserted_at
             if deserted_at is not None and now - deserted_at > _DESERTED_S:
-        self.compaction.check(self.clock.monotonic())
                 self.consumer_left(
                     subscription
                 )  # A reader that let go of its cursor to seek, and never came back.
@@ -395,12 +398,16 @@ class PersistentTopic(Topic):
             (each.cursor.backlog_bytes for each in self.subscriptions.values()), default=0
         )
         told["deduplicationStatus"] = self.deduplication.status
+        if self.transactions is not None:
+            told["ongoingTxnCount"] = len(self.transactions.state.open)
+            told["abortedTxnCount"] = self.transactions.aborted
+            told["committedTxnCount"] = self.transactions.committed
+        told["compaction"] = self.compaction.stats()
         told.update(self.backlog.stats())
         return told
 
     def internal_stats(self) -> dict[str, Any]:
         return {
-        told["compaction"] = self.compaction.stats()
             **self.ledger.internal_stats(),
             "schemaLedgers": [],
             "compactedLedger": self.compaction.internal_stats(),

@@ -78,6 +78,28 @@ class BrokerSettings(BaseModel):
     compaction_check_interval_s: float = Field(default=60.0, gt=0)
     """How often topics are looked at whether they have grown enough to be compacted."""
 
+    compaction_keys_max: int = Field(default=1_000_000, ge=1)
+    """How many keys a compaction remembers at a time, 200 bytes or so for each. A topic with more is read several times."""
+    compaction_retain_keyless: bool = False
+    """Whether compaction keeps messages without a key. Pulsar's default since 3.2: it does not."""
+
+    transaction_coordinator_enabled: bool = True
+    """Whether transactions may be used. Pulsar's default is off; here they cost nothing until the first one begins."""
+    transaction_coordinators: int = Field(default=16, ge=1, le=1024)
+    """How many coordinators a cluster gets when transactions are used for the first time."""
+    transactions_per_coordinator_max: int = Field(default=0, ge=0)
+    """Transactions that one coordinator has open at a time; more are refused. 0: no limit."""
+    transaction_log_snapshot_records: int = Field(default=1000, ge=1)
+    """Records after which the log of a coordinator, or of a subscription's provisional acknowledgements, is replaced
+    by a snapshot."""
+    transaction_buffer_snapshot_entries: int = Field(default=1000, ge=1)
+    """Entries and ends of transactions after which a topic stores what it knows of them."""
+    transaction_buffer_snapshot_interval_s: float = Field(default=5.0, gt=0)
+    """Seconds after which it does so if there was any."""
+    transaction_coordinator_check_s: float = Field(default=10.0, gt=0)
+    """How often a broker looks for coordinators that nobody serves, so that transactions whose end was interrupted
+    are ended."""
+
     lookup_wait_s: float = Field(default=10.0, gt=0)
     """How long a look-up waits for its topic's bundle to get an owner, where that has died, or for the metadata store.
     Waiting is quicker than being refused: a client that is refused backs off."""
@@ -94,10 +116,5 @@ class BrokerSettings(BaseModel):
     schema_bytes_max: int = Field(default=1024 * 1024, ge=1024)
     """Largest schema definition."""
     housekeeping_interval_s: float = Field(default=5.0, gt=0)
-    compaction_keys_max: int = Field(default=1_000_000, ge=1)
-    """How many keys a compaction remembers at a time, 200 bytes or so for each. A topic with more is read several times."""
-    compaction_retain_keyless: bool = False
-    """Whether compaction keeps messages without a key. Pulsar's default since 3.2: it does not."""
-
     """How often rates are computed, policies looked at again and snapshots considered.
     Pulsar's rates are a minute old; these are fresher because one tick over all topics is cheap."""

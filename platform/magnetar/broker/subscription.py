@@ -30,8 +30,8 @@ from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.protocol import commands
 
 if TYPE_CHECKING:
-    from magnetar.broker.consumer import Consumer
     from magnetar.broker.compaction.reading import CompactedReading, EntrySource
+    from magnetar.broker.consumer import Consumer
     from magnetar.broker.filters import EntryFilter
     from magnetar.broker.persistent_topic import PersistentTopic
     from magnetar.managed_ledger import Cursor, Entry
@@ -59,12 +59,12 @@ class Subscription(SubscriptionBase):
     ) -> None:
         super().__init__(topic, name, durable=durable, properties=properties)
         self.cursor = cursor
-        self.acknowledgements = Acknowledgements(self, cursor)
-        self.last_mark_delete_ms = 0
         self.compacted: CompactedReading | None = None
         """What reads it compacted, once a consumer has asked for that."""
         self._source: EntrySource = cursor
         """What is read: the cursor, or `compacted` where the active consumer wants it."""
+        self.acknowledgements = Acknowledgements(self, cursor)
+        self.last_mark_delete_ms = 0
         self._seen_mark_delete = cursor.mark_delete
         self._filters = FilterChain()
         self._delays = Delays(topic.settings.delayed_entries_max)
@@ -181,8 +181,8 @@ class Subscription(SubscriptionBase):
         if room <= 0 or self._delays.full or not self._source.has_more():
             return False
         generation = self._generation
-        wanted = min(entries_max, max(1, round(room / self._messages_per_entry)))
-        entries = await self._source.read(wanted, bytes_max)
+        wanted = min(settings.dispatch_entries, max(1, round(room / self._messages_per_entry)))
+        entries = await self._source.read(wanted, settings.dispatch_bytes)
         if generation != self._generation or dispatcher is not self.dispatcher:
             self._source.rewind()  # The read may have moved it on from where it was put meanwhile.
         else:
@@ -240,6 +240,8 @@ class Subscription(SubscriptionBase):
         if sifted.never:
             self.cursor.acknowledge((position, None) for position in sifted.never)
             dispatcher.forget(sifted.never)
+            if self.compacted is not None:
+                self.compacted.acknowledged((position, None) for position in sifted.never)
         if sifted.later:
             self._wait_until_due()
         if sifted.candidates:
@@ -265,8 +267,6 @@ class Subscription(SubscriptionBase):
             size = len(delivery.candidate.entry.data)
             self.flow.add(delivery.candidate.messages, size)
             self.topic.flow_out.add(delivery.candidate.messages, size)
-            if self.compacted is not None:
-                self.compacted.acknowledged((position, None) for position in sifted.never)
             if delivery.redeliveries:
                 self.redelivered.count += delivery.candidate.messages
         self.last_delivery_ms = now_ms
@@ -340,6 +340,8 @@ class Subscription(SubscriptionBase):
             self.disconnect_all()
             await self._stop_reading()
             await self.cursor.reset(position, ack_set)
+            if self.compacted is not None:
+                self.compacted.moved_to(position)
             if self.dispatcher is not None:
                 self.dispatcher.clear()
             self._generation += 1
@@ -355,6 +357,8 @@ class Subscription(SubscriptionBase):
     async def reset_to_time(self, timestamp_ms: int) -> None:
         """Let the next delivery be the first message not older than `timestamp_ms`."""
         found = await self.topic.ledger.position_at_time(timestamp_ms)
+        if self.compacted is not None:
+            found = await self.compacted.position_at_time(timestamp_ms, found)
         await self.reset(LATEST if found is None else found)
 
     async def _stop_reading(self) -> None:
@@ -368,8 +372,6 @@ class Subscription(SubscriptionBase):
         skipped = [entry.position for entry in await self._unacknowledged(entries)]
         self._acknowledge_all(skipped)
         await self.cursor.flush()
-            if self.compacted is not None:
-                self.compacted.moved_to(position)
         return len(skipped)
 
     async def skip_all(self) -> None:
@@ -385,8 +387,6 @@ class Subscription(SubscriptionBase):
         return await self.expire_before(await self.topic.ledger.position_at_time(cutoff_ms))
 
     async def expire_before(self, first_kept: Position | None) -> int:
-        if self.compacted is not None:
-            found = await self.compacted.position_at_time(timestamp_ms, found)
         """Acknowledge what lies before `first_kept`; None: everything. Returns how many entries that were."""
         self.last_expire_ms = self.topic.clock.time_ms()
         last = (
@@ -456,6 +456,8 @@ class Subscription(SubscriptionBase):
         self.wake()
 
     def _skipped_up_to(self, position: Position) -> None:
+        if self.compacted is not None:
+            self.compacted.skipped_up_to(position)
         if self.dispatcher is not None:
             self.dispatcher.acknowledged_up_to(position)
         self._delays.forget(self.cursor.is_acknowledged)
@@ -484,8 +486,6 @@ class Subscription(SubscriptionBase):
         await self.stop()
         if not self.durable:
             await self.cursor.close()
-        if self.compacted is not None:
-            self.compacted.skipped_up_to(position)
 
     async def stop(self) -> None:
         """Let consumers go, and end reading."""

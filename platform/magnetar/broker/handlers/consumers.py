@@ -148,7 +148,6 @@ async def _subscription(connection: Connection, command: CommandSubscribe, topic
         start=None if command.durable else _start(command),
         properties=properties,
     )
-    subscription.replicated |= command.replicate_subscription_state
     if command.read_compacted:
         await topic.compaction.attend(
             subscription,
@@ -156,6 +155,7 @@ async def _subscription(connection: Connection, command: CommandSubscribe, topic
             earliest=command.initialPosition == CommandSubscribe.Earliest,
             start=_start(command),
         )
+    subscription.replicated |= command.replicate_subscription_state
     if command.start_message_rollback_duration_sec and not subscription.consumers:
         ago_ms = command.start_message_rollback_duration_sec * 1000
         await subscription.reset_to_time(connection.context.clock.time_ms() - ago_ms)
@@ -197,8 +197,8 @@ def _consumer(connection: Connection, command: CommandSubscribe, topic: Topic) -
         metadata={pair.key: pair.value for pair in command.metadata},
         key_ranges=ranges,
         since_ms=connection.context.clock.time_ms(),
-    )
         read_compacted=command.read_compacted,
+    )
 
 
 def _join(command: CommandSubscribe) -> Join:
@@ -303,10 +303,10 @@ async def last_message_id(connection: Connection, command: CommandGetLastMessage
     last = await subscription.topic.last_message_id()
     mark_delete = (-1, -1)
     if isinstance(subscription, Subscription):
-        mark_delete = (subscription.cursor.mark_delete.ledger_id, subscription.cursor.mark_delete.entry_id)
-    connection.send_claim(commands.last_message_id(command.request_id, last, mark_delete))
         if found.consumer.read_compacted:
             last = await subscription.topic.compaction.last_message_id(last)
+        mark_delete = (subscription.cursor.mark_delete.ledger_id, subscription.cursor.mark_delete.entry_id)
+    connection.send_claim(commands.last_message_id(command.request_id, last, mark_delete))
 
 
 async def consumer_stats(connection: Connection, command: CommandConsumerStats) -> None:
