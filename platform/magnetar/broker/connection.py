@@ -52,6 +52,7 @@ class _Pause(Enum):
     PUBLISHES = auto()
     MEMORY = auto()
     WRITES = auto()
+    RATES = auto()
 
 
 class Connection(asyncio.Protocol):
@@ -79,6 +80,7 @@ class Connection(asyncio.Protocol):
         """Whether anything of what is queued is true only while we own what it speaks of."""
         self._transport_full = False
         self._pauses: set[_Pause] = set()
+        self._throttled_by: set[object] = set()
         self._publishes = 0
         self._heard = True
         self._unsent_before = sys.maxsize
@@ -296,6 +298,16 @@ class Connection(asyncio.Protocol):
     def resume_publishing(self) -> None:
         """The broker as a whole has room for messages again."""
         self._resume(_Pause.MEMORY)
+
+    def throttle(self, by: object) -> None:
+        """Messages come faster than a rate allows."""
+        self._throttled_by.add(by)
+        self._pause(_Pause.RATES)
+
+    def unthrottle(self, by: object) -> None:
+        self._throttled_by.discard(by)
+        if not self._throttled_by:
+            self._resume(_Pause.RATES)
 
     @property
     def reading(self) -> bool:

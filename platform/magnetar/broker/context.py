@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.limits import PublishBudget
+from magnetar.broker.rates.broker_rates import BrokerRates
 from magnetar.environment.logs import get_logger
 
 if TYPE_CHECKING:
@@ -66,3 +67,7 @@ class BrokerContext:
     budget: PublishBudget
     lease: Lease
     tasks: TaskOwner = field(default_factory=TaskOwner)
+    rates: BrokerRates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rates = BrokerRates(self.settings, self.resources, self.clock, self.tasks)

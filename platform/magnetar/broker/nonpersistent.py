@@ -116,6 +116,8 @@ class NonPersistentTopic(Topic):
     def publish(self, producer: Producer, command: CommandSend, payload: memoryview) -> None:
         if self.closing:
             return
+        if self.rates.publish:
+            self.rates.came_in(producer.peer, command.num_messages, len(payload))
         publish = Publish(
             producer,
             command.sequence_id,

@@ -73,6 +73,14 @@ class Peer(Protocol):
         """It is stored, or was refused."""
         ...
 
+    def throttle(self, by: object) -> None:
+        """Read nothing more from it until `by` takes that back."""
+        ...
+
+    def unthrottle(self, by: object) -> None:
+        """`by` has no objections any more."""
+        ...
+
     def forget_producer(self, producer: Producer) -> None:
         """The broker closed it: late messages to it are ignored for a while."""
         ...

@@ -106,6 +106,8 @@ class PersistentTopic(Topic):
     def publish(self, producer: Producer, command: CommandSend, payload: memoryview) -> None:
         if not self.closing:
             self._publishing.take(producer, command, payload)
+            if self.rates.publish:
+                self.rates.came_in(producer.peer, command.num_messages, len(payload))
         # Else its producer is told so when what came before is stored, and sends it again.
 
     def published(self, publish: Publish, position: Position | None, error: Exception | None) -> None:
@@ -366,6 +368,8 @@ class PersistentTopic(Topic):
     async def apply_policies(self, policies: EffectivePolicies) -> None:
         async with self._applying:
             await super().apply_policies(policies)
+            for subscription in self.subscriptions.values():
+                subscription.follow_policies()
             if self.closing:
                 return
             self.ledger.set_config(ledger_config(policies, self.settings))
@@ -378,6 +382,7 @@ class PersistentTopic(Topic):
 
     def tick(self, seconds: float) -> None:
         super().tick(seconds)
+        self.rates.tick(each.gate for each in self.subscriptions.values())
         self.deduplication.tick(self.producers)
         if self.transactions is not None:
             self.transactions.tick()

@@ -65,6 +65,19 @@ class BrokerSettings(BaseModel):
     deduplication_inactivity_s: float = Field(default=360 * 60.0, gt=0)
     """Deduplication: how long a producer that is gone is remembered."""
 
+    publish_rate_messages: int = Field(default=0, ge=0)
+    """Messages a second that may come in to this broker, over all topics. 0: no limit, here and in the rates below."""
+    publish_rate_bytes: int = Field(default=0, ge=0)
+    """The same in bytes."""
+    dispatch_rate_messages: int = Field(default=0, ge=0)
+    """Messages a second that may go out of this broker, over all topics."""
+    dispatch_rate_bytes: int = Field(default=0, ge=0)
+    """The same in bytes."""
+    dispatch_rate_by_entry: bool = False
+    """Whether a batch counts as one message where the rate of what goes out is limited."""
+    dispatch_rate_for_caught_up: bool = True
+    """Whether that also holds for subscriptions with no more than 1000 entries behind them."""
+
     message_expiry_check_interval_s: float = Field(default=300.0, gt=0)
     """How often messages are looked for that have outlived their time to live."""
     backlog_quota_check_interval_s: float = Field(default=60.0, gt=0)

@@ -24,6 +24,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.filters import FilterChain, reject_markers
 from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
+from magnetar.broker.rates.dispatch_gate import CAUGHT_UP_ENTRIES
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import LATEST, Position
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
     from magnetar.broker.filters import EntryFilter
     from magnetar.broker.persistent_topic import PersistentTopic
+    from magnetar.broker.rates.dispatch_gate import DispatchGate
     from magnetar.managed_ledger import Cursor, Entry
     from magnetar.protocol.pulsar_pb2 import CommandAck
 
@@ -75,6 +77,8 @@ class Subscription(SubscriptionBase):
         """Counts what moves the cursor under a read in flight, whose result is then of no use."""
         self._resetting: asyncio.Future[None] | None = None
         self._messages_per_entry = 1.0
+        self.gate = topic.rates.gate(self)
+        """The rates it keeps to; None: none."""
 
     # Positions.
 
@@ -116,6 +120,8 @@ class Subscription(SubscriptionBase):
         if self.closed or self._resetting is not None:
             return
         self._send_ready()
+        if self.gate is not None and self.gate.waiting:
+            return
         if self._reading is None and self._retry is None and self._wanted():
             self._reading = asyncio.get_running_loop().create_task(self._read())
 
@@ -170,24 +176,43 @@ class Subscription(SubscriptionBase):
             self._wait_for_lease()
             return False
         settings = self.topic.settings
-        positions = dispatcher.replays(settings.dispatch_entries)
+        entries_max, bytes_max = settings.dispatch_entries, settings.dispatch_bytes
+        gate = self._dispatch_gate()
+        if gate is not None:
+            allowed = gate.ask()
+            if allowed is None:
+                return False
+            entries_max = min(entries_max, gate.entries(allowed, self._messages_per_entry))
+            bytes_max = min(bytes_max, allowed.size)
+        positions = dispatcher.replays(entries_max)
         if positions:
             await self._replay(dispatcher, positions)
             return True
         room = dispatcher.room()
         if room > 0 and self._any_due():
-            await self._deliver_due(dispatcher, min(room, settings.dispatch_entries))
+            await self._deliver_due(dispatcher, min(room, entries_max))
             return True
         if room <= 0 or self._delays.full or not self._source.has_more():
             return False
         generation = self._generation
-        wanted = min(settings.dispatch_entries, max(1, round(room / self._messages_per_entry)))
-        entries = await self._source.read(wanted, settings.dispatch_bytes)
+        wanted = min(entries_max, max(1, round(room / self._messages_per_entry)))
+        entries = await self._source.read(wanted, bytes_max)
         if generation != self._generation or dispatcher is not self.dispatcher:
             self._source.rewind()  # The read may have moved it on from where it was put meanwhile.
         else:
             self._offer(dispatcher, entries, replayed=False)
         return True
+
+    def _dispatch_gate(self) -> DispatchGate | None:
+        """The rates to ask before a read; None: none holds now."""
+        if self.gate is None or self.topic.settings.dispatch_rate_for_caught_up:
+            return self.gate
+        return self.gate if self.cursor.backlog > CAUGHT_UP_ENTRIES else None
+
+    def follow_policies(self) -> None:
+        """Policies have changed."""
+        self.gate = self.topic.rates.gate(self, self.gate)
+        self.wake()
 
     async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
         generation = self._generation
@@ -246,6 +271,9 @@ class Subscription(SubscriptionBase):
             self._wait_until_due()
         if sifted.candidates:
             messages = sum(candidate.messages for candidate in sifted.candidates)
+            if self.gate is not None:
+                size = sum(len(candidate.entry.data) for candidate in sifted.candidates)
+                self.gate.went_out(len(sifted.candidates), messages, size)
             self._messages_per_entry += (messages / len(sifted.candidates) - self._messages_per_entry) * 0.3
             dispatcher.offer(sifted.candidates, replayed=replayed)
             self._send_ready()
@@ -491,6 +519,8 @@ class Subscription(SubscriptionBase):
         """Let consumers go, and end reading."""
         self.closed = True
         self.disconnect_all()
+        if self.gate is not None:
+            self.gate.close()
         for timer in (self._retry, self._pause, self._due):
             if timer is not None:
                 timer.cancel()

@@ -15,6 +15,7 @@ from magnetar.broker.errors import (
     ServiceNotReady,
 )
 from magnetar.broker.exclusivity import AccessMode, Exclusivity, Request
+from magnetar.broker.rates.topic_rates import TopicRates
 from magnetar.environment.logs import get_logger
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Topic(ABC):
         self.flow_out = stats.Flow()
         self.created_ms = context.clock.time_ms()
         self.last_publish_ms = 0
+        self.rates = TopicRates(self)
 
     @property
     def has_clients(self) -> bool:
@@ -247,6 +249,7 @@ class Topic(ABC):
     async def apply_policies(self, policies: EffectivePolicies) -> None:
         """Policies have changed."""
         self.policies = policies
+        await self.rates.follow()
 
     # Figures.
 
@@ -292,7 +295,7 @@ class Topic(ABC):
             "backlogQuotaLimitSize": 0,
             "backlogQuotaLimitTime": 0,
             "oldestBacklogMessageAgeSeconds": -1,
-            "publishRateLimitedTimes": 0,
+            "publishRateLimitedTimes": self.rates.publish_times_limited,
             "earliestMsgPublishTimeInBacklogs": 0,
             "offloadedStorageSize": 0,
             "lastOffloadLedgerId": 0,

@@ -116,6 +116,7 @@ class TopicRegistry:
             self.load_failures += 1
             log.warning("topic.load_failed", topic=str(name), reason=f"{type(error).__name__}: {error}")
             raise
+        await topic.rates.follow()
         if not self._ownership().still(owned):  # Had again is not enough: another may have written meanwhile.
             await topic.close()
             raise ServiceNotReady(
@@ -376,6 +377,7 @@ class TopicRegistry:
     async def _close_now(self, topic: Topic, then: Callable[[Topic], Awaitable[None]] | None) -> None:
         try:
             await topic.close()
+            topic.rates.close()
             if then is not None:
                 await then(topic)
         finally:

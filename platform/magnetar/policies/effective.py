@@ -64,6 +64,20 @@ class PolicyDefaults:
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     subscription_expiration_s: int = 0
+    publish_rate_messages: int = 0
+    """Messages a second that may come in to one topic. 0: no limit, here and in the rates below."""
+    publish_rate_bytes: int = 0
+    dispatch_rate_messages: int = 0
+    """Messages a second that may go out of one topic."""
+    dispatch_rate_bytes: int = 0
+    dispatch_rate_relative: bool = False
+    """Whether what comes in is added to the rates of what may go out."""
+    subscription_dispatch_rate_messages: int = 0
+    """Messages a second that may go out to one subscription."""
+    subscription_dispatch_rate_bytes: int = 0
+    subscribe_rate: int = 0
+    """How often one consumer may subscribe in a period."""
+    subscribe_rate_period_s: int = 30
     schema_compatibility_strategy: SchemaCompatibilityStrategy = SchemaCompatibilityStrategy.FULL
     schema_validation_enforced: bool = False
     allow_auto_update_schema: bool = True
@@ -123,6 +137,8 @@ class EffectivePolicies:
     publish_rate: PublishRate
     dispatch_rate: DispatchRate
     subscription_dispatch_rate: DispatchRate
+    subscription_dispatch_rates: Mapping[str, DispatchRate]
+    """Of single subscriptions, by name: they go before the one above."""
     replicator_dispatch_rate: DispatchRate
     subscribe_rate: SubscribeRate
 
@@ -239,17 +255,41 @@ def resolve(
         subscription_auth_mode=namespace.subscription_auth_mode,
         encryption_required=namespace.encryption_required and not spared,
         publish_rate=nearest(
-            own.publish_rate, namespace.publish_max_message_rate.get(cluster), PublishRate()
+            own.publish_rate, namespace.publish_max_message_rate.get(cluster), default_publish_rate(defaults)
         ),
-        dispatch_rate=nearest(own.dispatch_rate, namespace.topic_dispatch_rate.get(cluster), DispatchRate()),
+        dispatch_rate=nearest(
+            own.dispatch_rate,
+            namespace.topic_dispatch_rate.get(cluster),
+            default_dispatch_rate(
+                defaults.dispatch_rate_messages, defaults.dispatch_rate_bytes, defaults.dispatch_rate_relative
+            ),
+        ),
         subscription_dispatch_rate=nearest(
-            own.subscription_dispatch_rate, namespace.subscription_dispatch_rate.get(cluster), DispatchRate()
+            own.subscription_dispatch_rate,
+            namespace.subscription_dispatch_rate.get(cluster),
+            default_dispatch_rate(
+                defaults.subscription_dispatch_rate_messages,
+                defaults.subscription_dispatch_rate_bytes,
+                defaults.dispatch_rate_relative,
+            ),
+        ),
+        subscription_dispatch_rates=MappingProxyType(
+            {
+                name: said.dispatch_rate
+                for name, said in own.subscription_policies.items()
+                if said.dispatch_rate is not None
+            }
         ),
         replicator_dispatch_rate=nearest(
             own.replicator_dispatch_rate, namespace.replicator_dispatch_rate.get(cluster), DispatchRate()
         ),
         subscribe_rate=nearest(
-            own.subscribe_rate, namespace.cluster_subscribe_rate.get(cluster), SubscribeRate()
+            own.subscribe_rate,
+            namespace.cluster_subscribe_rate.get(cluster),
+            SubscribeRate(
+                subscribe_throttling_rate_per_consumer=defaults.subscribe_rate or UNLIMITED,
+                rate_period_in_second=defaults.subscribe_rate_period_s,
+            ),
         ),
         schema_compatibility_strategy=SchemaCompatibilityStrategy.ALWAYS_COMPATIBLE
         if spared
@@ -303,6 +343,23 @@ def default_backlog_quotas(defaults: PolicyDefaults) -> dict[BacklogQuotaType, B
             limit_time=defaults.backlog_quota_s, policy=defaults.backlog_quota_policy
         ),
     }
+
+
+def default_publish_rate(defaults: PolicyDefaults) -> PublishRate:
+    """The platform's own limit on what comes in."""
+    return PublishRate(
+        publish_throttling_rate_in_msg=defaults.publish_rate_messages or UNLIMITED,
+        publish_throttling_rate_in_byte=defaults.publish_rate_bytes or UNLIMITED,
+    )
+
+
+def default_dispatch_rate(messages: int, size: int, relative: bool) -> DispatchRate:
+    """The platform's own limit on what goes out."""
+    return DispatchRate(
+        dispatch_throttling_rate_in_msg=messages or UNLIMITED,
+        dispatch_throttling_rate_in_byte=size or UNLIMITED,
+        relative_to_publish_rate=relative,
+    )
 
 
 _FROM_AUTO_UPDATE: Final[Mapping[SchemaAutoUpdateStrategy, SchemaCompatibilityStrategy]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""/admin/v2/resourcegroups: limits that namespaces share. Kept, not enforced yet."""
+"""/admin/v2/resourcegroups: limits that namespaces share, on each broker."""
 
 from __future__ import annotations
 
@@ -11,24 +11,13 @@ from magnetar.admin.routing import Guards, Route
 from magnetar.policies import paths
 from magnetar.policies.checks import check_plain_name
 from magnetar.policies.errors import PreconditionFailed
-from magnetar.policies.model import CamelModel, Int32, Int64
+from magnetar.policies.resource_groups import ResourceGroup
 from magnetar.security.authorizer import Action
 
 if TYPE_CHECKING:
     from magnetar.admin.call import Call
 
 BASE: Final = "/admin/v2/resourcegroups"
-
-
-class ResourceGroup(CamelModel):
-    """Rates shared by the namespaces of a group."""
-
-    publish_rate_in_msgs: Int32 | None = None
-    publish_rate_in_bytes: Int64 | None = None
-    dispatch_rate_in_msgs: Int32 | None = None
-    dispatch_rate_in_bytes: Int64 | None = None
-    replication_dispatch_rate_in_msgs: Int64 | None = None
-    replication_dispatch_rate_in_bytes: Int64 | None = None
 
 
 async def list_groups(call: Call) -> list[str]:

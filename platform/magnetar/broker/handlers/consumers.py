@@ -88,6 +88,7 @@ async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
 
     try:
         topic = await connection.broker.topics.get(name, create=command.force_topic_creation)
+        topic.rates.check_subscribe(connection.address, command.consumer_name, command.consumer_id)
         await connection.broker.schemas.for_consumer(
             topic, command.schema if command.HasField("schema") else None
         )
