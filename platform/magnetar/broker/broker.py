@@ -25,6 +25,7 @@ from magnetar.broker.parking import Parking
 from magnetar.broker.schemas import SchemaRegistry
 from magnetar.broker.topic_lists import TopicLists
 from magnetar.broker.topics import TopicRegistry
+from magnetar.broker.transactions.service import TransactionService
 from magnetar.broker.upkeep.housekeeping import Housekeeper
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.counters import IdAllocator
@@ -94,6 +95,8 @@ class Broker:
         )
         self.topics = TopicRegistry(self.context, lambda: self.ownership)
         self.topic_lists = TopicLists(self.context, self.topics)
+        self.transactions = TransactionService(self)
+        self.context.participants = self.transactions.participants
         self.housekeeper = Housekeeper(self.context, self.topics)
         resources.on_change(self.topics.policies_changed)
         self.service_url = ""
@@ -128,6 +131,7 @@ class Broker:
         self.ownership = self._new_ownership(self.neighbourhood)
         await self.neighbourhood.join()
         await self._server.start_serving()
+        self.transactions.start()
         self._ticked_at = self.context.clock.monotonic()
         self._housekeeping = [
             loop.create_task(self._tick_on(), name="broker ticks"),
@@ -170,6 +174,7 @@ class Broker:
         for connection in list(self.connections):
             connection.close("the broker is shutting down")
         await asyncio.wait((draining,), timeout=deadline_s)
+        await self.transactions.stop()
         await self.neighbourhood.leave()
         self.context.lease.close()
         log.info("broker.stopped", service_url=self.service_url)

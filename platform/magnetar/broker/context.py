@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.lease import Lease
     from magnetar.broker.schemas import SchemaRegistry
+    from magnetar.broker.transactions.participants import Participants
     from magnetar.broker.settings import BrokerSettings
     from magnetar.environment.clock import Clock
     from magnetar.managed_ledger import ManagedLedgerFactory
@@ -66,6 +67,8 @@ class BrokerContext:
     schemas: SchemaRegistry
     budget: PublishBudget
     lease: Lease
+    participants: Participants | None = None
+    """By whom topics and subscriptions are told how transactions end; set by the broker."""
     tasks: TaskOwner = field(default_factory=TaskOwner)
     rates: BrokerRates = field(init=False)
 

@@ -20,6 +20,8 @@ BrokerError
     NotAllowed                  will never be allowed as asked
     ChecksumFailed              the message arrived damaged
     TooManyRequests
+    TransactionCoordinatorNotFound  the coordinator is another broker's, or is not ready: look it up again
+    TransactionNotFound, InvalidTransactionStatus, TransactionConflict
 """
 
 from __future__ import annotations
@@ -172,6 +174,22 @@ class TooManyRequests(BrokerError):
     """A limit of this broker is reached for now."""
 
 
+class TransactionCoordinatorNotFound(BrokerError):
+    """The coordinator is served elsewhere, or not yet here."""
+
+
+class TransactionNotFound(BrokerError):
+    """Nothing is known of the transaction, or not any more."""
+
+
+class InvalidTransactionStatus(BrokerError):
+    """The transaction is not, or no longer, in the state that this needs."""
+
+
+class TransactionConflict(BrokerError):
+    """The message is acknowledged already, or within another transaction."""
+
+
 _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
     BrokerError: (ServerError.UnknownError, 500),
     MetadataFailed: (ServerError.MetadataError, 500),
@@ -206,6 +224,10 @@ _TABLE: Final[dict[type[BrokerError], tuple[ServerError.ValueType, int]]] = {
     NotAllowed: (ServerError.NotAllowedError, 405),
     ChecksumFailed: (ServerError.ChecksumError, 400),
     TooManyRequests: (ServerError.TooManyRequests, 429),
+    TransactionCoordinatorNotFound: (ServerError.TransactionCoordinatorNotFound, 503),
+    TransactionNotFound: (ServerError.TransactionNotFound, 404),
+    InvalidTransactionStatus: (ServerError.InvalidTxnStatus, 409),
+    TransactionConflict: (ServerError.TransactionConflict, 409),
 }
 """Code on the wire and status over HTTP. Sources: Pulsar BrokerServiceException, PulsarWebResource."""
 

@@ -64,6 +64,10 @@ class FilterChain:
         self.never = 0
         self.later = 0
 
+    def insert(self, added: EntryFilter) -> None:
+        """Ask one filter more, right after the first."""
+        self._filters = (*self._filters[:1], added, *self._filters[1:])
+
     def sift(self, entries: Iterable[Entry], ack_set: Callable[[Position], Sequence[int] | None]) -> Sifted:
         """Turn entries into candidates. An entry whose metadata cannot be read is never delivered."""
         sifted = Sifted()

@@ -22,6 +22,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.publishing import PublishPath
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.topic import Topic
+from magnetar.broker.transactions.topic_side import TransactionalTopic
 from magnetar.broker.upkeep.backlog import Backlog
 from magnetar.broker.upkeep.chores import Chore, Chores
 from magnetar.broker.upkeep.expiry import expire_messages
@@ -31,10 +32,8 @@ from magnetar.ledger.groups import NO_GROUPS, BookieGroups
 from magnetar.managed_ledger import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.errors import ManagedLedgerError
-from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.frames import FRAME_SLACK_BYTES
 from magnetar.protocol.ids import MessageId
-from magnetar.protocol.message import read_metadata
 
 if TYPE_CHECKING:
     from magnetar.broker.context import BrokerContext
@@ -57,7 +56,7 @@ _DRAIN_S = 10.0
 _DESERTED_S = 60.0
 
 
-class PersistentTopic(Topic):
+class PersistentTopic(TransactionalTopic, Topic):
     """Stores what producers send, and lets subscriptions deliver it."""
 
     subscriptions: dict[str, Subscription]
@@ -96,9 +95,11 @@ class PersistentTopic(Topic):
             await self.deduplication.enable()
         await self.compaction.recover()
         await self._recover_transactions()
+        await self._recover_transactions()
         for name, cursor in list(self.ledger.cursors.items()):
             if not name.startswith(RESERVED_CURSORS):
                 self._attach(name, cursor, durable=True, properties=cursor.cursor_properties)
+        await self._recover_pending_acks()
         self.ledger.on_append(self._appended)
 
     # Publishing.
@@ -198,6 +199,8 @@ class PersistentTopic(Topic):
         self, name: str, cursor: Cursor, *, durable: bool, properties: Mapping[str, str] | None
     ) -> Subscription:
         subscription = Subscription(self, name, cursor, durable=durable, properties=properties)
+        if self.transactions is not None:
+            subscription.hide_with(self.transactions)
         self.subscriptions[name] = subscription
         return subscription
 
@@ -233,6 +236,8 @@ class PersistentTopic(Topic):
         await subscription.close()
         if subscription.durable:
             await self.ledger.delete_cursor(subscription.name)
+            if subscription.pending_acks is not None:
+                await subscription.pending_acks.delete()
 
     def consumer_left(self, subscription: SubscriptionBase) -> None:
         """A subscription that is not durable ends with its last consumer, unless that is to come back from a seek."""
@@ -283,26 +288,12 @@ class PersistentTopic(Topic):
         return not self.producers and not consumers and not self.ledger.number_of_entries
 
     async def last_message_id(self) -> MessageId:
-        position = self.ledger.last_confirmed
+        position = self.max_read_position
         if self._last_message is not None and self._last_message[0] == position:
             return self._last_message[1]
-        found = await self._last_deliverable(position)
+        found = await self._last_deliverable(position, self.partition)
         self._last_message = (position, found)
         return found
-
-    async def _last_deliverable(self, position: Position) -> MessageId:
-        """Markers are passed over, backwards; they are few."""
-        while position.entry_id >= 0 and self.ledger.number_of_entries:
-            try:
-                metadata = read_metadata((await self.ledger.read_entry(position)).data)
-            except (ManagedLedgerError, ProtocolError):
-                break
-            if not metadata.HasField("marker_type"):
-                is_batch = metadata.HasField("num_messages_in_batch")
-                index = metadata.num_messages_in_batch - 1 if is_batch else -1
-                return MessageId(position.ledger_id, position.entry_id, self.partition, index)
-            position = Position(position.ledger_id, position.entry_id - 1)
-        return MessageId(-1, -1, self.partition)
 
     # Ending.
 
@@ -348,6 +339,8 @@ class PersistentTopic(Topic):
             for subscription in list(self.subscriptions.values()):
                 await subscription.close()
         await self.deduplication.close()
+        if self.transactions is not None:
+            await self.transactions.close()
         await self.ledger.close()
 
     # What is done now and then.

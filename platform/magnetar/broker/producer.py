@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from magnetar.broker.errors import BrokerError
     from magnetar.broker.peer import Peer
     from magnetar.broker.topic import Topic
+    from magnetar.broker.transactions.txn_id import TxnId
     from magnetar.managed_ledger import Position
 
 
@@ -34,6 +35,7 @@ class Publish:
         "push",
         "sequence_id",
         "size",
+        "txn",
     )
 
     def __init__(
@@ -52,6 +54,8 @@ class Publish:
         self.size = size
         self.began = began
         self.push: Push | None = None
+        self.txn: TxnId | None = None
+        """The transaction it belongs to."""
         self.done = False
         self.position: tuple[int, int] = (-1, -1)
         self.error: BrokerError | None = None

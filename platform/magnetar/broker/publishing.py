@@ -10,6 +10,7 @@ from magnetar.broker.deduplication import Sequences, Verdict
 from magnetar.broker.errors import (
     BrokerError,
     ChecksumFailed,
+    InvalidTransactionStatus,
     NotAllowed,
     PersistenceFailed,
     TopicTerminated,
@@ -18,6 +19,7 @@ from magnetar.broker.filters import messages_in
 from magnetar.broker.latency import LatencyBuckets
 from magnetar.broker.producer import Publish
 from magnetar.broker.sequence_ids import told_range, untold_sequences
+from magnetar.broker.transactions.markers import txn_of
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger.errors import EntryTooLarge, ManagedLedgerFenced, ManagedLedgerTerminated
 from magnetar.protocol.batch import cut_batch
@@ -55,6 +57,8 @@ class PublishPath:
         """Messages that failed in a row: the first of them is logged, and how many there were."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self._held: list[tuple[list[bytes], Publish]] | None = None
+        """What waits, in order, until the topic has a transaction buffer; None: nothing does."""
 
     def take(self, producer: Producer, command: CommandSend, payload: memoryview) -> None:
         """
@@ -93,7 +97,30 @@ class PublishPath:
             return
         self.under_way += 1
         self._idle.clear()
-        self._ledger.append(parts, publish.messages, publish.stored)
+        if self._held is not None:
+            self._held.append((parts, publish))
+        elif publish.txn is not None and self._topic.transactions is None:
+            self._held = [(parts, publish)]
+            self._topic.context.tasks.start(
+                self._release_held(), f"make the transaction buffer of {self._topic.name}"
+            )
+        else:
+            self._ledger.append(parts, publish.messages, publish.stored)
+
+    async def _release_held(self) -> None:
+        """The first message of a transaction waits until there is what will hide it; what follows waits behind it."""
+        failure: Exception | None = None
+        try:
+            await self._topic.with_transactions()
+        except Exception as error:
+            failure = error
+        held, self._held = self._held or [], None
+        for parts, publish in held:
+            if failure is not None and publish.txn is not None:
+                self._unstorable = failure
+                publish.stored(None, -1, failure)
+            else:
+                self._ledger.append(parts, publish.messages, publish.stored)
 
     def _accept(
         self, publish: Publish, command: CommandSend, message: SplitMessage, head: bytes, covered: bytes
@@ -106,10 +133,29 @@ class PublishPath:
         if not head:  # Some consumers require a checksum, though producers may leave it out.
             head = MESSAGE_MAGIC + crc32c(covered).to_bytes(4, "big")
         parts = [head, covered]
+        if message.metadata.txnid_least_bits or command.txnid_least_bits:
+            self._enter_transaction(publish, command, message)
         is_marker = command.marker or message.metadata.HasField("marker_type")
         if self._deduplication.tracking and not is_marker:
             return self._deduplicate(publish, command, message, parts)
         return parts
+
+    def _enter_transaction(self, publish: Publish, command: CommandSend, message: SplitMessage) -> None:
+        """A message of a transaction: what is stored must tell that as well as the command does."""
+        txn = txn_of(message.metadata)
+        if txn is None or (
+            command.txnid_least_bits and txn != (command.txnid_most_bits, command.txnid_least_bits)
+        ):
+            raise NotAllowed("the message's metadata name another transaction than the command, or none")
+        if not self._topic.settings.transaction_coordinator_enabled:
+            raise NotAllowed("transactions are not enabled on this broker: send without one")
+        if self._topic.transactions is not None:
+            try:
+                self._topic.transactions.check_open(txn)
+            except InvalidTransactionStatus as error:
+                # By this code clients fail the message alone; the transaction is lost anyway.
+                raise NotAllowed(str(error)) from None
+        publish.txn = txn
 
     def _deduplicate(
         self, publish: Publish, command: CommandSend, message: SplitMessage, parts: list[bytes]
@@ -180,6 +226,9 @@ class PublishPath:
         topic.last_publish_ms = self._clock.time_ms()
         topic.flow_in.add(publish.messages, publish.size)
         publish.producer.flow.add(publish.messages, publish.size)
+        if publish.txn is not None:
+            assert topic.transactions is not None
+            topic.transactions.stored(publish.txn, position)
         if publish.push is not None:
             deduplication.marks.stored(publish.push)
         if deduplication.enabled:
@@ -198,7 +247,7 @@ class PublishPath:
             return
         publish.error = PersistenceFailed(f"message could not be stored: {error}")
         outcome_known = isinstance(error, EntryTooLarge | ManagedLedgerFenced)
-        if publish.push is not None and not outcome_known:
+        if (publish.push is not None or publish.txn is not None) and not outcome_known:
             self._topic.marks_in_doubt()
 
     async def drained(self, deadline_s: float) -> None:

@@ -24,6 +24,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.filters import FilterChain, reject_markers
 from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
+from magnetar.broker.transactions.subscription_side import TransactionalSubscription
 from magnetar.broker.rates.dispatch_gate import CAUGHT_UP_ENTRIES
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import LATEST, Position
@@ -45,7 +46,7 @@ _RETRY_READ_S = 0.5
 _LONGEST_WAIT_S = 3600.0
 
 
-class Subscription(SubscriptionBase):
+class Subscription(TransactionalSubscription, SubscriptionBase):
     """One subscription of a persistent topic."""
 
     topic: PersistentTopic
@@ -104,7 +105,7 @@ class Subscription(SubscriptionBase):
         filters: tuple[EntryFilter, ...] = (reject_markers,)
         if self.topic.policies.delayed_delivery.active and (keyed or kind.type is SubscriptionType.SHARED):
             filters = (reject_markers, self._delays.judge)
-        self._filters = FilterChain(filters, keyed=keyed)
+        self._filters = FilterChain(self._with_transactions(filters), keyed=keyed)
         return super()._new_dispatcher(kind)
 
     def restart(self) -> None:
@@ -241,6 +242,16 @@ class Subscription(SubscriptionBase):
             raise
         self._wait_until_due()
 
+    def deliver_again(self, positions: Sequence[Position]) -> None:
+        """Entries that were held back, or given out and not waited for any more, are wanted again now.
+
+        What was not read yet comes in its turn.
+        """
+        for position in positions:
+            if position < self.cursor.read_position and not self.cursor.is_acknowledged(position):
+                self._delays.hold(position, 0)
+        self.wake()
+
     def _wait_until_due(self) -> None:
         """One timer for all that is held back. It goes off for the soonest."""
         due_ms = self._delays.next_due_ms
@@ -261,7 +272,7 @@ class Subscription(SubscriptionBase):
 
     def _offer(self, dispatcher: Dispatcher, entries: Sequence[Entry], *, replayed: bool) -> None:
         self._delays.now_ms = self.topic.clock.time_ms()
-        sifted = self._filters.sift(entries, self.cursor.ack_set)
+        sifted = self._filters.sift(entries, self._deliverable_part)
         if sifted.never:
             self.cursor.acknowledge((position, None) for position in sifted.never)
             dispatcher.forget(sifted.never)
@@ -367,6 +378,8 @@ class Subscription(SubscriptionBase):
         try:
             self.disconnect_all()
             await self._stop_reading()
+            if self.pending_acks is not None:
+                await self.pending_acks.forget_all()
             await self.cursor.reset(position, ack_set)
             if self.compacted is not None:
                 self.compacted.moved_to(position)
@@ -512,6 +525,7 @@ class Subscription(SubscriptionBase):
     async def close(self) -> None:
         """Stop. A durable cursor stays with its log, which writes it down and keeps what it needs."""
         await self.stop()
+        await self._close_pending_acks()
         if not self.durable:
             await self.cursor.close()
 

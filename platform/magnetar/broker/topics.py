@@ -19,6 +19,12 @@ from magnetar.broker.errors import (
 from magnetar.broker.namespaces.bundles import Bundle, Bundles
 from magnetar.broker.nonpersistent import NonPersistentTopic
 from magnetar.broker.persistent_topic import PersistentTopic, ledger_config
+from magnetar.broker.transactions.coordinator_topic import (
+    COORDINATOR_TOPIC,
+    CoordinatorTopic,
+    coordinator_log,
+)
+from magnetar.broker.transactions.record_log import record_config
 from magnetar.broker.upkeep.inactivity import is_active
 from magnetar.environment.logs import get_logger
 from magnetar.policies.errors import Conflict, NotFound
@@ -133,12 +139,17 @@ class TopicRegistry:
         if not name.persistent:
             return NonPersistentTopic(name, self._context, policies)
         config = ledger_config(policies, self._context.settings)
-        ledger = await self._context.ledgers.open(name.managed_ledger_name, config)
+        coordinates = name.partition >= 0 and name.base == COORDINATOR_TOPIC
+        stored_in = coordinator_log(name.partition) if coordinates else name
+        ledger = await self._context.ledgers.open(
+            stored_in.managed_ledger_name, record_config(config) if coordinates else config
+        )
 
         def reload() -> None:
             self._context.tasks.start(self._reload(topic), f"load {name} anew")
 
-        topic = PersistentTopic(name, ledger, self._context, policies, reload=reload)
+        kind = CoordinatorTopic if coordinates else PersistentTopic
+        topic = kind(name, ledger, self._context, policies, reload=reload)
         try:
             await topic.recover()
         except BaseException:
@@ -329,7 +340,9 @@ class TopicRegistry:
 
     async def _delete_closed(self, topic: Topic) -> None:
         if isinstance(topic, PersistentTopic):
-            await self._context.ledgers.delete(topic.name.managed_ledger_name)
+            for log_name in topic.pending_ack_logs:
+                await self._context.ledgers.delete(log_name)
+            await self._context.ledgers.delete(topic.ledger.name)
 
     async def unload(self, name: TopicName) -> None:
         """Drop a topic from memory. Its clients look it up anew, and whoever asks first loads it again."""

@@ -313,6 +313,13 @@ class Connection(asyncio.Protocol):
         else:
             self._answer(response.request_id, response)
 
+    def _on_transaction_response(self, frame: Frame) -> None:
+        response = getattr(frame.command, _TRANSACTION_RESPONSES[frame.type])
+        if response.HasField("error"):
+            self._refuse(response.request_id, BrokerRefused(response.error, response.message))
+        else:
+            self._answer(response.request_id, response)
+
     def _on_send_error(self, frame: Frame) -> None:
         error = frame.command.send_error
         producer = self.producers.get(error.producer_id)
@@ -364,7 +371,18 @@ class Connection(asyncio.Protocol):
             request.future.set_exception(refusal)
 
 
+_TRANSACTION_RESPONSES: dict[int, str] = {
+    BaseCommand.TC_CLIENT_CONNECT_RESPONSE: "tcClientConnectResponse",
+    BaseCommand.NEW_TXN_RESPONSE: "newTxnResponse",
+    BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE: "addPartitionToTxnResponse",
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: "addSubscriptionToTxnResponse",
+    BaseCommand.END_TXN_RESPONSE: "endTxnResponse",
+    BaseCommand.END_TXN_ON_PARTITION_RESPONSE: "endTxnOnPartitionResponse",
+    BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE: "endTxnOnSubscriptionResponse",
+}
+
 _HANDLERS: dict[int, Callable[[Connection, Frame], None]] = {
+    **dict.fromkeys(_TRANSACTION_RESPONSES, Connection._on_transaction_response),
     BaseCommand.CONNECTED: Connection._on_connected,
     BaseCommand.PING: Connection._on_ping,
     BaseCommand.PONG: Connection._on_pong,

@@ -57,6 +57,8 @@ class Cursor:
         self.active = False
         """Whether it reads along, so that the cache keeps for it what it has not read yet."""
         self._read_at = 0.0
+        self.read_limit: Position | None = None
+        """Neither it nor what lies behind it is read until it is lifted: nobody may see that yet. Not stored."""
 
     # What is known.
 
@@ -119,7 +121,8 @@ class Cursor:
 
     def has_more(self) -> bool:
         """Whether `read` would give something now."""
-        return self._state.unacknowledged_from(self._state.read_position) is not None
+        first = self._state.unacknowledged_from(self._state.read_position)
+        return first is not None and (self.read_limit is None or first < self.read_limit)
 
     # Reading.
 
@@ -141,11 +144,16 @@ class Cursor:
         state = self._state
         while True:
             first = state.unacknowledged_from(state.read_position)
-            if first is None:
+            if first is None or (self.read_limit is not None and first >= self.read_limit):
                 return []
             entries = await self._owner.read_run(first, max_entries, max_bytes)
             if generation != self._generation:
                 return []
+            if self.read_limit is not None:
+                limit = self.read_limit
+                entries = [entry for entry in entries if entry.position < limit]
+                if not entries:
+                    return []
             state.read_position = max(state.read_position, entries[-1].position.following)
             self._owner.reader_advanced()
             if state.has_ranges or entries[0].position <= state.mark_delete:

@@ -213,6 +213,10 @@ class ManagedLedger:
         """The first entry not older than `timestamp_ms`, by broker timestamp, else publish time; None: none is."""
         return await self._reads.position_at_time(timestamp_ms)
 
+    def position_before(self, position: Position) -> Position:
+        """The entry before `position`, or else the place just before the first one."""
+        return self.ledgers.before(position)
+
     # The cache, and who reads along.
 
     def position_after(self, position: Position, entries: int) -> Position:

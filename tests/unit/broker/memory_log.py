@@ -163,6 +163,9 @@ class MemoryCursor:
     def ack_set(self, position: Position) -> list[int] | None:
         return self.ack_sets.get(position)
 
+    def deactivate(self) -> None:
+        """There is no cache here that could wait for it."""
+
     def is_acknowledged(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.acked
 
@@ -220,6 +223,17 @@ class MemoryLog:
     @property
     def total_size(self) -> int:
         return sum(len(entry.data) for entry in self.entries.values())
+
+    def position_before(self, position: Position) -> Position:
+        return self.before(position)
+
+    @property
+    def first_position(self) -> Position:
+        return self.positions[0] if self.positions else self.next_position
+
+    @property
+    def fenced(self) -> bool:
+        return False
 
     def before(self, position: Position) -> Position:
         index = bisect_left(self.positions, position)

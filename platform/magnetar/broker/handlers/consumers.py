@@ -20,6 +20,7 @@ from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
 from magnetar.broker.nonpersistent import NonPersistentTopic
 from magnetar.broker.persistent_topic import PersistentTopic, check_subscription_name
 from magnetar.broker.subscription import Subscription
+from magnetar.broker.transactions.pending_ack_store import acknowledge_in_transaction
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
@@ -223,10 +224,8 @@ def flow(connection: Connection, command: CommandFlow, _: memoryview | None) -> 
 def acknowledge(connection: Connection, command: CommandAck, _: memoryview | None) -> None:
     """An acknowledgement, with or without a receipt."""
     consumer = connection.consumers.get(command.consumer_id)
-    if command.HasField("txnid_most_bits") and (command.txnid_most_bits or command.txnid_least_bits):
-        _refuse_acknowledgement(
-            connection, command, NotAllowed("transactions are not enabled on this broker")
-        )
+    if command.txnid_least_bits:
+        _acknowledge_in_transaction(connection, command, consumer)
     elif isinstance(consumer, Consumer) and consumer.subscription is not None:
         if isinstance(consumer.subscription, Subscription):
             consumer.subscription.acknowledge(consumer, command)
@@ -236,6 +235,22 @@ def acknowledge(connection: Connection, command: CommandAck, _: memoryview | Non
         _refuse_acknowledgement(
             connection, command, ConsumerNotFound("the consumer is not connected any more: subscribe again")
         )
+
+
+def _acknowledge_in_transaction(
+    connection: Connection, command: CommandAck, consumer: Consumer | Creating | None
+) -> None:
+    if not connection.settings.transaction_coordinator_enabled:
+        error: BrokerError = NotAllowed("transactions are not enabled on this broker")
+    elif not isinstance(consumer, Consumer) or consumer.subscription is None:
+        error = ConsumerNotFound("the consumer is not connected any more: subscribe again")
+    elif not isinstance(consumer.subscription, Subscription):
+        error = NotAllowed("a non-persistent topic keeps nothing, and so takes no part in transactions")
+    else:
+        acknowledging = acknowledge_in_transaction(consumer.subscription, consumer, command)
+        connection.context.tasks.start(acknowledging, f"acknowledge within a transaction by {consumer.name}")
+        return
+    _refuse_acknowledgement(connection, command, error)
 
 
 def _refuse_acknowledgement(connection: Connection, command: CommandAck, error: BrokerError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar.broker.transactions.coordinator_topic import COORDINATOR_TOPIC
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
 from magnetar.protocol.pulsar_pb2 import CommandLookupTopic, CommandPartitionedTopicMetadata
@@ -35,8 +36,11 @@ def lookup_refused(command: CommandLookupTopic, error: BrokerError) -> bytes:
 
 async def partitioned_metadata(connection: Connection, command: CommandPartitionedTopicMetadata) -> None:
     """Tell the number of partitions, making the topic partitioned where policy wants new ones so."""
+    name = TopicName.parse(command.topic)
+    if name == COORDINATOR_TOPIC:
+        await connection.broker.transactions.ensure_coordinators()
     partitions = await connection.broker.topics.partitions(
-        TopicName.parse(command.topic), create=command.metadata_auto_creation_enabled
+        name, create=command.metadata_auto_creation_enabled
     )
     connection.send(commands.partitioned_metadata_response(command.request_id, partitions))
 

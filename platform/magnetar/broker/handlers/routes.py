@@ -119,15 +119,31 @@ ROUTES: Final[dict[int, Route]] = {
     ),
     # Transactions.
     **{
-        kind: Route(field, handler=transactions.refuse, resource=_cluster)
-        for kind, field in (
-            (_C.TC_CLIENT_CONNECT_REQUEST, "tcClientConnectRequest"),
-            (_C.NEW_TXN, "newTxn"),
-            (_C.ADD_PARTITION_TO_TXN, "addPartitionToTxn"),
-            (_C.ADD_SUBSCRIPTION_TO_TXN, "addSubscriptionToTxn"),
-            (_C.END_TXN, "endTxn"),
-            (_C.END_TXN_ON_PARTITION, "endTxnOnPartition"),
-            (_C.END_TXN_ON_SUBSCRIPTION, "endTxnOnSubscription"),
+        kind: Route(field, handler=handler, action=action, resource=_cluster, refusal=transactions.refused)
+        for kind, field, handler, action in (
+            (_C.TC_CLIENT_CONNECT_REQUEST, "tcClientConnectRequest", transactions.connect, Action.LOOKUP),
+            (_C.NEW_TXN, "newTxn", transactions.begin, Action.LOOKUP),
+            (_C.ADD_PARTITION_TO_TXN, "addPartitionToTxn", transactions.add_partitions, Action.LOOKUP),
+            (
+                _C.ADD_SUBSCRIPTION_TO_TXN,
+                "addSubscriptionToTxn",
+                transactions.add_subscriptions,
+                Action.LOOKUP,
+            ),
+            (_C.END_TXN, "endTxn", transactions.end, Action.LOOKUP),
+            # Between brokers: nobody else may.
+            (
+                _C.END_TXN_ON_PARTITION,
+                "endTxnOnPartition",
+                transactions.end_on_partition,
+                Action.ADMINISTER_CLUSTER,
+            ),
+            (
+                _C.END_TXN_ON_SUBSCRIPTION,
+                "endTxnOnSubscription",
+                transactions.end_on_subscription,
+                Action.ADMINISTER_CLUSTER,
+            ),
         )
     },
 }
