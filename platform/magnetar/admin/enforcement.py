@@ -13,7 +13,6 @@ NOT_ENFORCED: Final = "not-enforced"
 
 KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "antiAffinity": (),
-    "compactionThreshold": ("compaction_threshold_bytes",),
     "deduplicationSnapshotInterval": ("deduplication_snapshot_interval_s",),
     "dispatchRate": ("dispatch_rate",),
     "dispatcherPauseOnAckStatePersistent": (),
@@ -36,6 +35,7 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "autoSubscriptionCreation": ("auto_subscription_creation",),
     "autoTopicCreation": ("auto_topic_creation", "auto_topic_partitions"),
     "backlogQuota": ("backlog_quotas",),
+    "compactionThreshold": ("compaction_threshold_bytes",),
     "deduplication": ("deduplication_enabled",),
     "delayedDelivery": ("delayed_delivery",),
     "encryptionRequired": ("encryption_required",),

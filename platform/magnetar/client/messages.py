@@ -110,6 +110,24 @@ class MessageBatch:
         rest._indexes = self._indexes[messages:]
         return rest
 
+    def leave_out_compacted(self) -> None:
+        """Leave out the places of messages that a compaction has taken out of the batch.
+
+        Raises:
+            CompressionError, BatchUnopenable, BatchCorrupt: the entry is not what its metadata say.
+        """
+        if not self.size:
+            return
+        data, members = self.data, self.members
+        wanted = [
+            index
+            for index in self._indexes
+            if not read_single_metadata(data[members[index][0] : members[index][1]]).compacted_out
+        ]
+        if len(wanted) < len(self._indexes):
+            self._indexes = wanted
+            self.ack_set = ack_sets.from_bits(sum(1 << index for index in wanted))
+
     def _wanted(self, skip: int) -> Sequence[int]:
         """The members that are neither acknowledged nor skipped."""
         count = max(self.size, 1)

@@ -163,6 +163,12 @@ class TopicConsumer(TopicLink):
             self._pass_over(delivery)
             return None
         batch = self._batch(delivery, stored, metadata, message.payload, skip=skip)
+        if self.settings.read_compacted:
+            try:
+                batch.leave_out_compacted()
+            except ProtocolError as error:
+                self._discard(delivery, error)
+                return None
         if len(batch) == 0:
             self._acknowledger.entries((delivery.message_id,))
             return None

@@ -32,7 +32,6 @@ def _refusing(status: int, reason: str) -> Callable[[Call], Awaitable[None]]:
 
 
 _NOT_YET: Final = (
-    ("PUT", f"{ONE}/compaction", "topics are not compacted by this version", *_ADMINISTER),
     ("PUT", f"{ONE}/offload", "ledgers are not offloaded by this version", *_ADMINISTER),
     (
         "POST",
@@ -66,7 +65,6 @@ _WITHOUT: Final = (
 def _routes() -> Iterator[Route]:
     for method, path, reason, guards, action in _NOT_YET:
         yield Route(method, path, _refusing(501, f"Not implemented: {reason}"), guards, action)
-    yield Route("GET", f"{ONE}/compaction", never_run, *_LOOK)
     yield Route("GET", f"{ONE}/offload", never_run, *_LOOK)
     for prefix, reason in _WITHOUT:
         refuse = _refusing(503, reason)
