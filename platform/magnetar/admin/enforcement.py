@@ -14,20 +14,15 @@ NOT_ENFORCED: Final = "not-enforced"
 KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "antiAffinity": (),
     "deduplicationSnapshotInterval": ("deduplication_snapshot_interval_s",),
-    "dispatchRate": ("dispatch_rate",),
     "dispatcherPauseOnAckStatePersistent": (),
     "entryFilters": ("entry_filters",),
     "migration": (),
     "offload": ("offload",),
     "permissions": (),
-    "publishRate": ("publish_rate",),
     "replication": ("replication_clusters",),
     "replicatorDispatchRate": ("replicator_dispatch_rate",),
-    "resourcegroup": ("resource_group",),
     "shadowTopics": (),
-    "subscribeRate": ("subscribe_rate",),
     "subscriptionAuthMode": ("subscription_auth_mode",),
-    "subscriptionDispatchRate": ("subscription_dispatch_rate",),
 }
 """By the name in paths: the fields of `EffectivePolicies` that nobody reads yet."""
 
@@ -38,6 +33,7 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "compactionThreshold": ("compaction_threshold_bytes",),
     "deduplication": ("deduplication_enabled",),
     "delayedDelivery": ("delayed_delivery",),
+    "dispatchRate": ("dispatch_rate",),
     "encryptionRequired": ("encryption_required",),
     "inactiveTopicPolicies": ("delete_inactive_topics", "inactive_topic_delete_mode", "inactive_topic_s"),
     "isAllowAutoUpdateSchema": ("allow_auto_update_schema",),
@@ -52,9 +48,13 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "messageTTL": ("message_ttl_s",),
     "persistence": ("ensemble_size", "write_quorum", "ack_quorum", "mark_delete_rate"),
     "persistence/bookieAffinity": ("bookie_affinity",),
+    "publishRate": ("publish_rate",),
+    "resourcegroup": ("resource_group",),
     "retention": ("retention_time_s", "retention_size_bytes"),
     "schemaCompatibilityStrategy": ("schema_compatibility_strategy",),
     "schemaValidationEnforced": ("schema_validation_enforced",),
+    "subscribeRate": ("subscribe_rate",),
+    "subscriptionDispatchRate": ("subscription_dispatch_rate", "subscription_dispatch_rates"),
     "subscriptionExpirationTime": ("subscription_expiration_s",),
     "subscriptionTypesEnabled": ("subscription_types",),
 }
