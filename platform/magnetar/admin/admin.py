@@ -43,6 +43,9 @@ class Admin:
     runtime_configuration: Mapping[str, str] = field(default_factory=dict)
     """What GET brokers/configuration/runtime shows beside the broker's own settings."""
 
+    shutdown: Callable[[], None] | None = None
+    """Lets the process end in good order; None where it is nobody's to end."""
+
     creating: set[TopicName] = field(default_factory=set)
     """Topics that a request makes just now: a second request for the same is told that it exists."""
 

@@ -8,7 +8,7 @@ port = await server.start("127.0.0.1", 8080)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from magnetar.admin.admin import Admin, Identify, anonymous
@@ -34,6 +34,7 @@ def build_site(
     identify: Identify = anonymous,
     metrics: MetricsRegistry | None = None,
     runtime_configuration: Mapping[str, str] | None = None,
+    shutdown: Callable[[], None] | None = None,
 ) -> Site:
     """The web side of a broker, as an ASGI application.
 
@@ -41,6 +42,7 @@ def build_site(
         identify: tells from a request's headers who sends it.
         metrics: what `/metrics` shows; if None, the broker's samples and the process's.
         runtime_configuration: what `brokers/configuration/runtime` shows beside the broker's settings.
+        shutdown: lets the process end in good order, for POST brokers/shutdown.
     """
     admin = Admin(
         broker=broker,
@@ -50,6 +52,7 @@ def build_site(
         identify=identify,
         metrics=metrics or _own_metrics(broker),
         runtime_configuration=runtime_configuration or {},
+        shutdown=shutdown,
     )
     return Site(admin, Table(all_routes()))
 

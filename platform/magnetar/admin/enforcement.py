@@ -17,10 +17,12 @@ KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "dispatcherPauseOnAckStatePersistent": (),
     "entryFilters": ("entry_filters",),
     "migration": (),
+    "namespaceIsolationPolicies": (),
     "offload": ("offload",),
     "permissions": (),
     "replication": ("replication_clusters",),
     "replicatorDispatchRate": ("replicator_dispatch_rate",),
+    "resourceQuota": (),
     "shadowTopics": (),
     "subscriptionAuthMode": ("subscription_auth_mode",),
 }

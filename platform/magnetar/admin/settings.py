@@ -28,6 +28,10 @@ class AdminSettings(BaseModel):
     """Connections at one time. [maxHttpServerConnections]"""
     requests_max: int = Field(default=1024, ge=1)
     """Requests at one time; more are answered 503. [maxConcurrentHttpRequests]"""
+    backlog_scan_entries_max: int = Field(default=10_000, ge=1)
+    """Entries that analysing a backlog reads at most. [subscriptionBacklogScanMaxEntries]"""
+    backlog_scan_s_max: float = Field(default=50.0, gt=0)
+    """How long that may take. [subscriptionBacklogScanMaxTimeMs is 120 s, longer than an answer may take here.]"""
     force_delete_allowed: bool = True
     """Whether namespaces and tenants may be deleted with everything in them.
     [forceDeleteNamespaceAllowed, forceDeleteTenantAllowed; on in Pulsar's standalone.conf]"""

@@ -12,6 +12,7 @@ POLICIES: Final = "/admin/policies"
 LOCAL_POLICIES: Final = "/admin/local-policies"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 RESOURCE_GROUPS: Final = "/admin/resourcegroup"
+RESOURCE_QUOTAS: Final = "/admin/resource-quotas"
 CONFIGURATION: Final = "/admin/configuration"
 READ_ONLY_FLAG: Final = "/admin/flags/policies-readonly"
 TOPIC_POLICIES: Final = "/magnetar/topic-policies"
@@ -23,6 +24,10 @@ def cluster(name: str) -> str:
 
 def failure_domains(cluster_name: str) -> str:
     return f"{CLUSTERS}/{cluster_name}/failureDomain"
+
+
+def isolation_policies(cluster_name: str) -> str:
+    return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
 
 
 def tenant(name: str) -> str:

@@ -41,6 +41,29 @@ async def test_where_bookies_stand_is_said_and_forgotten(platform: Platform) -> 
     assert (await http.get(base)).json() == {}
 
 
+async def test_a_broker_is_let_to_end_by_whoever_started_it(platform: Platform) -> None:
+    answer = await platform.http.post(f"{BASE}/shutdown")
+    assert (answer.status_code, answer.json()["code"]) == (501, "not_implemented")
+    told: list[str] = []
+    platform.site.admin.shutdown = lambda: told.append("end")
+    assert (await platform.http.post(f"{BASE}/shutdown?maxConcurrentUnloadPerSec=5")).status_code == 204
+    assert told == ["end"]
+
+
+async def test_memory_and_pending_writes_by_their_owners(platform: Platform) -> None:
+    http = platform.http
+    await platform.publish("t", b"x")
+    for name, used in (("default", True), ("ml-cache", False)):
+        told = (await http.get(f"/admin/v2/broker-stats/allocator-stats/{name}")).json()
+        assert (told["usedHeapMemory"] > 0) is used, "nothing is cached for nobody"
+        assert told["directArenas"] == []
+    assert (await http.get("/admin/v2/broker-stats/allocator-stats/other")).status_code == 412
+    pending = (await http.get("/admin/v2/broker-stats/bookieops")).json()
+    assert pending["public/default"]["persistent://public/default/t"]["pendingAddEntries"] == 0
+    refused = await http.get("/admin/v2/broker-stats/broker-resource-availability/public/default")
+    assert refused.status_code == 409
+
+
 async def test_settings_that_change_while_it_runs(platform: Platform) -> None:
     http = platform.http
     for path in ("configuration", "configuration/"):

@@ -221,3 +221,16 @@ async def test_read_only_policies_refuse_every_write(platform: Platform) -> None
         while (await platform.http.put("/admin/v2/namespaces/public/new")).status_code == 403:
             pass  # Until the watch has told.
     assert (await platform.http.get("/admin/v2/namespaces/public/new")).status_code == 200
+
+
+async def test_namespaces_of_a_group_that_is_kept_apart(platform: Platform) -> None:
+    http = platform.http
+    group = "/antiAffinity/g?tenant=public"
+    assert (await http.get(f"/admin/v2/namespaces/standalone{group}")).json() == []
+    assert (
+        await http.post("/admin/v2/namespaces/public/default/antiAffinity", content='"g"')
+    ).status_code == 204
+    for base in ("/admin/v2/namespaces/standalone", "/admin/namespaces/standalone"):
+        assert (await http.get(f"{base}{group}")).json() == ["public/default"]
+    assert (await http.get("/admin/v2/namespaces/standalone/antiAffinity/g")).json() == ["public/default"]
+    assert (await http.get("/admin/v2/namespaces/standalone/antiAffinity/other")).json() == []

@@ -318,3 +318,34 @@ async def test_a_topic_that_cannot_be_loaded_goes_by_force(platform: Platform) -
     assert (await http.delete(f"{BASE}/t")).status_code == 503
     assert (await http.delete(f"{BASE}/t?force=true")).status_code == 204
     assert (await http.get(BASE)).json() == []
+
+
+async def test_topics_of_a_bundle_and_a_bundle_deleted(platform: Platform) -> None:
+    http = platform.http
+    await platform.publish("t", b"x")
+    bundle = (await http.get("/lookup/v2/topic/persistent/public/default/t/bundle")).text
+    told = await http.get(f"/admin/v2/persistent/public/default/{bundle}")
+    assert told.json() == ["persistent://public/default/t"]
+    assert (await http.get(f"/admin/v2/non-persistent/public/default/{bundle}")).json() == []
+    assert (await http.get("/admin/v2/persistent/public/default/t")).status_code == 405
+    assert (await http.delete(f"/admin/v2/namespaces/public/default/{bundle}")).status_code == 409
+    assert (await http.delete(f"/admin/v2/namespaces/public/default/{bundle}?force=true")).status_code == 204
+    assert (await http.get("/admin/v2/persistent/public/default")).json() == []
+    assert (await http.delete("/admin/v2/namespaces/public/default/0x0_0x1")).status_code == 412
+
+
+async def test_what_nobody_needs_is_deleted_at_once_when_asked(platform: Platform) -> None:
+    http, topic = platform.http, "/admin/v2/persistent/public/default/t"
+    await platform.publish("t", b"x")
+    await platform.broker.topics.loaded()[0].ledger.roll()  # type: ignore[attr-defined]
+    assert (await http.post(f"{topic}/trim")).status_code == 204
+    assert (await http.get(f"{topic}/internalStats")).json()["numberOfEntries"] == 0
+
+
+async def test_all_policies_of_a_topic_are_taken_back_at_once(platform: Platform) -> None:
+    http, topic = platform.http, "/admin/v2/persistent/public/default/t"
+    assert (await http.put(topic)).status_code == 204
+    assert (await http.post(f"{topic}/maxProducers", json=3)).status_code == 204
+    assert (await http.delete(f"{topic}/policies")).status_code == 204
+    assert (await http.get(f"{topic}/maxProducers")).content == b""
+    assert (await http.get(f"{topic}/shadowTopics")).json() == []

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 def all_routes() -> Iterator[Route]:
     """Every row."""
     from magnetar.admin.routes import (
+        backlog_analysis,
         backlog_quotas,
         bookies,
         broker_stats,
@@ -29,6 +30,7 @@ def all_routes() -> Iterator[Route]:
         placement,
         refused,
         resource_groups,
+        resource_quotas,
         schemas,
         subscriptions,
         tenants,
@@ -40,6 +42,7 @@ def all_routes() -> Iterator[Route]:
 
     for module in (
         clusters,
+        isolation,
         tenants,
         namespaces,
         bundles,
@@ -60,6 +63,7 @@ def all_routes() -> Iterator[Route]:
         broker_stats,
         bookies,
         resource_groups,
+        resource_quotas,
         lookup,
         monitoring,
         refused,

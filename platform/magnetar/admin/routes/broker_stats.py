@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.admin.answers import Answer, encode
+from magnetar.admin.errors import Refused
 from magnetar.admin.routing import Route
+from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.environment.logs import get_logger
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 log = get_logger("magnetar.admin")
 
 BASE: Final = "/admin/v2/broker-stats"
+TOPICS_AT_ONCE: Final = 200
 
 
 async def topics(call: Call) -> Answer:
@@ -131,7 +134,57 @@ def _memory_mb() -> tuple[float, float]:
     return resident * page_mb, os.sysconf("SC_PHYS_PAGES") * page_mb
 
 
+async def memory(call: Call) -> dict[str, Any]:
+    """Memory by its owner. There are no arenas; of the entry cache and of the process the sums are told."""
+    if call["allocator"] not in ("default", "ml-cache"):
+        raise Refused(412, f"Invalid allocator {call['allocator'][:80]}: default or ml-cache")
+    if call["allocator"] == "ml-cache":
+        used = call.admin.broker.context.ledgers.cache.size
+    else:
+        used = round(_memory_mb()[0] * 1024 * 1024)
+    return {
+        "numDirectArenas": 0,
+        "numHeapArenas": 0,
+        "numThreadLocalCaches": 0,
+        "normalCacheSize": 0,
+        "smallCacheSize": 0,
+        "directArenas": [],
+        "heapArenas": [],
+        "usedDirectMemory": 0,
+        "usedHeapMemory": used,
+    }
+
+
+async def pending_bookie_operations(call: Call) -> dict[str, Any]:
+    """Writes that bookies have not answered yet, by namespace and topic."""
+    told: dict[str, dict[str, Any]] = {}
+    for number, topic in enumerate(call.admin.broker.topics.loaded()):
+        if isinstance(topic, PersistentTopic):
+            pending = topic.ledger.internal_stats()["pendingAddEntriesCount"]
+            told.setdefault(str(topic.name.namespace_name), {})[str(topic.name)] = {
+                "dataLedgerOpenOp": 0,
+                "dataLedgerCloseOp": 0,
+                "dataLedgerCreateOp": 0,
+                "pendingAddEntries": pending,
+                "cursorLedgerOpenOp": 0,
+                "cursorLedgerCloseOp": 0,
+                "cursorLedgerCreateOp": 0,
+            }
+        if number % TOPICS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return told
+
+
+async def availability(call: Call) -> None:
+    """Which broker would have room for a namespace: Pulsar's answer where the load manager does not know it."""
+    await call.policies()
+    raise Refused(409, "This broker's load manager does not tell what is available for a namespace")
+
+
 ROUTES: Final = (
+    Route("GET", f"{BASE}/allocator-stats/{{allocator}}", memory),
+    Route("GET", f"{BASE}/bookieops", pending_bookie_operations),
+    Route("GET", f"{BASE}/broker-resource-availability/{{tenant}}/{{namespace}}", availability),
     Route("GET", f"{BASE}/topics", topics),
     Route("GET", f"{BASE}/metrics", metrics),
     Route("GET", f"{BASE}/mbeans", beans),

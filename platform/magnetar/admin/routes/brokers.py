@@ -29,6 +29,11 @@ HEALTH_DEADLINE_S: Final = 10.0
 
 async def list_brokers(call: Call) -> list[str]:
     """The brokers of this cluster."""
+    return known_brokers(call)
+
+
+def known_brokers(call: Call) -> list[str]:
+    """Their ids, sorted."""
     others = [each.broker_id for each in call.admin.broker.neighbourhood.members.others]
     return sorted({_broker_id(call), *others})
 
@@ -161,6 +166,16 @@ async def version(call: Call) -> Answer:
         return text("0.0.0")
 
 
+async def shut_down(call: Call) -> None:
+    """Let this process drain and end, as on SIGTERM: bundles go to other brokers, clients look up again."""
+    if call.admin.shutdown is None:
+        raise Refused(
+            501, "Not implemented: whoever started this broker does not let it be stopped from here"
+        )
+    log.warning("broker.told_to_stop", role=call.role)
+    asyncio.get_running_loop().call_soon(call.admin.shutdown)
+
+
 async def check_backlog_quotas(call: Call) -> None:
     """Look at backlogs now. Nothing comes of it while quotas are not enforced: see docs/admin.md."""
 
@@ -180,4 +195,10 @@ ROUTES: Final = (
     Route("GET", f"{BASE}/ready", ready, Guards.NOTHING),
     Route("GET", f"{BASE}/version", version, Guards.NOTHING),
     Route("GET", f"{BASE}/backlog-quota-check", check_backlog_quotas),
+    Route(
+        "POST",
+        f"{BASE}/shutdown",
+        shut_down,
+        query=("maxConcurrentUnloadPerSec", "forcedTerminateTopic"),
+    ),
 )

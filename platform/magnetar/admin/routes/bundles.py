@@ -40,7 +40,7 @@ async def unload_namespace(call: Call) -> None:
 
 async def unload_bundle(call: Call) -> None:
     """Give a bundle back, so that a broker takes it anew: `destinationBroker`, where one is named."""
-    bundle = await _bundle(call)
+    bundle = await require_bundle(call)
     broker = call.admin.broker
     destination = call.query.get("destinationBroker")
     stays = destination == broker.ownership.address.broker_id
@@ -51,6 +51,24 @@ async def unload_bundle(call: Call) -> None:
     await broker.unload_bundle(bundle, to)
     if stays:
         await broker.ownership.require(bundle)
+
+
+async def delete_bundle(call: Call) -> None:
+    """Give back a bundle without topics. It stays part of its namespace; with `force`, its topics are deleted."""
+    bundle = await require_bundle(call)
+    await _require_here(call, bundle)
+    if call.flag("force") and not call.admin.settings.force_delete_allowed:
+        raise Refused(405, "Broker doesn't allow forced deletion of namespaces")
+    found = [
+        name
+        for text in await call.admin.broker.topic_lists.topics(call.namespace, "ALL")
+        if bundle.holds(topic_hash(name := TopicName.parse(text)))
+    ]
+    if found and not call.flag("force"):
+        raise Refused(409, f"Cannot delete non empty bundle: {found[0]} is in it")
+    for name in found:
+        await call.admin.delete_topic(name, force=True)
+    await _unload(call, bundle)
 
 
 async def split_bundle(call: Call) -> None:
@@ -86,7 +104,7 @@ async def split_bundle(call: Call) -> None:
 
 async def hash_positions(call: Call) -> dict[str, object]:
     """Where topics lie in their bundle."""
-    bundle = await _bundle(call)
+    bundle = await require_bundle(call)
     asked = {each for each in call.query.get("topics", "").split(",") if each}
     positions = {}
     for text in await call.admin.broker.topic_lists.topics(call.namespace, "ALL"):
@@ -116,7 +134,7 @@ async def unsubscribe(call: Call) -> None:
 
 async def _topics(call: Call) -> AsyncIterator[Topic]:
     """The persistent topics of a namespace, or of a bundle of it, one after the other."""
-    bundle = await _bundle(call) if "bundle" in call.parameters else None
+    bundle = await require_bundle(call) if "bundle" in call.parameters else None
     await call.policies()
     for text in await call.admin.broker.topic_lists.topics(call.namespace, "PERSISTENT"):
         name = TopicName.parse(text)
@@ -138,7 +156,8 @@ async def _all_bundles(call: Call) -> Bundles:
     return await call.admin.broker.topics.bundles(call.namespace)
 
 
-async def _bundle(call: Call) -> Bundle:
+async def require_bundle(call: Call) -> Bundle:
+    """The bundle that the path names. Raises PreconditionFailed: there is none such; NotFound."""
     for bundle in every(await _all_bundles(call)):
         if bundle.range == call["bundle"].lower():
             return bundle
@@ -149,7 +168,7 @@ async def _bundle(call: Call) -> Bundle:
 
 async def _bundle_to_split(call: Call) -> Bundle:
     if call["bundle"] not in ("LARGEST", "HOT"):
-        return await _bundle(call)
+        return await require_bundle(call)
     bundles = await _all_bundles(call)
     weights = dict.fromkeys(every(bundles), 0.0)
     for topic in call.admin.broker.topics.loaded():
@@ -179,6 +198,7 @@ _ADMINISTER: Final = (Guards.NAMESPACE, Action.ADMINISTER_NAMESPACE)
 ROUTES: Final = (
     Route("GET", f"{ONE}/bundles", get_bundles, *_READ),
     Route("PUT", f"{ONE}/unload", unload_namespace),
+    Route("DELETE", f"{ONE}/{{bundle}}", delete_bundle, query=("force",)),
     Route("PUT", f"{ONE}/{{bundle}}/unload", unload_bundle, query=("destinationBroker",)),
     Route("PUT", f"{ONE}/{{bundle}}/split", split_bundle, query=("unload", "splitAlgorithmName")),
     Route("GET", f"{ONE}/{{bundle}}/topicHashPositions", hash_positions, *_READ, query=("topics",)),

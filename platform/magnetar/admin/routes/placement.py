@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar.admin import bodies, enforcement
-from magnetar.admin.routes.namespaces import ONE
+from magnetar.admin.routes.namespaces import BASE, ONE
 from magnetar.admin.routing import Guards, Route
 from magnetar.policies.errors import BadValue, PreconditionFailed
 from magnetar.policies.namespace import Policies
@@ -63,6 +63,20 @@ async def get_anti_affinity(call: Call) -> str | None:
     await call.policies()
     local = await call.admin.resources.local_policies(call.namespace)
     return local.anti_affinity_group if local else None
+
+
+async def kept_apart(call: Call) -> list[str]:
+    """The namespaces of a group that is kept apart, of one tenant or of all."""
+    call.notes.update(enforcement.note("antiAffinity"))
+    resources = call.admin.resources
+    only = call.query.get("tenant")
+    found = []
+    for tenant in [only] if only else await resources.tenants():
+        for namespace in await resources.namespaces(tenant):
+            local = await resources.local_policies(namespace)
+            if local is not None and local.anti_affinity_group == call["group"]:
+                found.append(str(namespace))
+    return sorted(found)
 
 
 async def set_anti_affinity(call: Call) -> None:
@@ -126,6 +140,15 @@ ROUTES: Final = (
     Route("POST", f"{ONE}/replication", set_replication, *_WRITE),
     Route("GET", f"{ONE}/allowedClusters", get_allowed_clusters, *_READ),
     Route("POST", f"{ONE}/allowedClusters", set_allowed_clusters, *_WRITE),
+    Route("GET", f"{BASE}/{{cluster}}/antiAffinity/{{group}}", kept_apart, query=("tenant",)),
+    # Where Java's client asks for it.
+    Route(
+        "GET",
+        "/admin/namespaces/{cluster}/antiAffinity/{group}",
+        kept_apart,
+        query=("tenant",),
+        documented=False,
+    ),
     Route("GET", f"{ONE}/antiAffinity", get_anti_affinity, *_READ),
     Route("POST", f"{ONE}/antiAffinity", set_anti_affinity, *_WRITE),
     Route("DELETE", f"{ONE}/antiAffinity", remove_anti_affinity, *_WRITE),

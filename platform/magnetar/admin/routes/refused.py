@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.admin.errors import Refused
+from magnetar.admin.routes.namespaces import ONE as NAMESPACE
 from magnetar.admin.routes.targets import ONE, SUBSCRIPTION, require_existing
 from magnetar.admin.routing import Guards, Route
 from magnetar.security.authorizer import Action
@@ -35,21 +36,16 @@ _NOT_YET: Final = (
     ("PUT", f"{ONE}/offload", "ledgers are not offloaded by this version", *_ADMINISTER),
     (
         "POST",
-        f"{SUBSCRIPTION}/analyzeBacklog",
-        "backlogs are not analysed by this version: see stats",
-        *_LOOK,
-    ),
-    (
-        "POST",
         f"{SUBSCRIPTION}/skipByMessageIds",
         "messages are skipped by number: use skip/{n}",
         *_ADMINISTER,
     ),
     (
-        "POST",
-        f"{SUBSCRIPTION}/replicatedSubscriptionStatus",
-        "subscriptions are not replicated by this version",
-        *_ADMINISTER,
+        "GET",
+        f"{NAMESPACE}/scanOffloadedLedgers",
+        "ledgers are not offloaded by this version",
+        Guards.NAMESPACE,
+        Action.READ_POLICY,
     ),
 )
 
@@ -57,7 +53,6 @@ _WITHOUT: Final = (
     ("/admin/v3/packages", "the packages service is not enabled: upload packages with the function itself"),
     ("/admin/v3/transactions", "the transaction coordinator is not enabled in this version"),
     ("/admin/v2/scalable", "scalable topics are not served"),
-    ("/admin/v2/resource-quotas", "resource quotas are not kept by this version"),
 )
 """Families of paths, each answered 503 whatever follows, up to eight segments deep."""
 

@@ -170,6 +170,14 @@ async def get_replicated(call: Call) -> dict[str, bool]:
     return {str(each.topic.name): each.replicated for each in await subscriptions(call)}
 
 
+async def set_replicated(call: Call) -> None:
+    """Say that a subscription's position is to be told to other clusters. Kept while the topic is loaded."""
+    call.notes.update(enforcement.note("replication"))
+    wanted = bodies.truth(call.required("true or false"))
+    for each in await subscriptions(call):
+        each.replicated = wanted
+
+
 _ADMINISTER: Final = (Guards.TOPIC, Action.ADMINISTER_TOPIC)
 _CONSUME: Final = (Guards.TOPIC, Action.CONSUME)
 _LOOK: Final = (Guards.TOPIC, Action.READ_STATS)
@@ -188,4 +196,5 @@ ROUTES: Final = (
     Route("POST", f"{SUBSCRIPTION}/expireMessages", expire_up_to, *_CONSUME),
     Route("POST", f"{ONE}/all_subscription/expireMessages/{{seconds}}", expire_all, *_ADMINISTER),
     Route("GET", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", get_replicated, *_LOOK),
+    Route("POST", f"{SUBSCRIPTION}/replicatedSubscriptionStatus", set_replicated, *_ADMINISTER),
 )

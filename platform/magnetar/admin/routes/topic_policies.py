@@ -66,6 +66,8 @@ class Policy:
     warn: Callable[[Any], list[str]] | None = None
     """What whoever sets such a value should know."""
     body: type[PolicyModel] | None = None
+    told_unset: Result = None
+    """The answer where nothing is said."""
 
     def routes(self) -> Iterator[Route]:
         handlers = {"GET": self._handler(self.get), "DELETE": self._handler(self.remove)}
@@ -98,7 +100,7 @@ class Policy:
             return told
         said = await call.admin.resources.topic_policies(call.topic, everywhere=call.flag("isGlobal"))
         value = getattr(said, self.field)
-        return None if value == self.unset else value
+        return self.told_unset if value == self.unset else value
 
     async def set(self, call: Call) -> None:
         """Say something of"""
@@ -366,6 +368,7 @@ POLICIES: Final = (
     Policy(
         path="shadowTopics",
         field="shadow_topics",
+        told_unset=[],  # Java's command line prints a list, and nothing is none.
         read=bodies.texts,
         applied=lambda holds: None,
         verbs="GET PUT DELETE",
@@ -407,7 +410,14 @@ async def _set_subscription_rate(call: Call, rate: DispatchRate | None) -> None:
     await change(call, put)
 
 
+async def remove_all(call: Call) -> None:
+    """Say nothing any more of a topic."""
+    await require_policies(call)
+    await call.admin.resources.delete_topic_policies(call.topic)
+
+
 ROUTES: Final = (
+    Route("DELETE", f"{ONE}/policies", remove_all, *_WRITE),
     *(route for policy in POLICIES for route in policy.routes()),
     Route("GET", f"{ONE}/{{subscription}}/dispatchRate", get_subscription_rate, *_READ),
     Route("POST", f"{ONE}/{{subscription}}/dispatchRate", set_subscription_rate, *_WRITE, body=DispatchRate),

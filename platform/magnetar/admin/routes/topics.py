@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from magnetar.admin.call import Call
 
 ALL: Final = "/admin/v2/{domain}/{tenant}/{namespace}"
+BUNDLE: Final = re.compile("0x[0-9a-f]{8}_0x[0-9a-f]{8}")
 OWN_PROPERTIES: Final = "magnetar."
 """What the platform itself writes among a topic's properties begins so."""
 
@@ -58,6 +60,21 @@ async def list_topics(call: Call) -> list[str]:
     if not bundles:
         raise PreconditionFailed(f"Invalid bundle range {wanted[:80]}")
     return [text for text in topics if bundles[0].holds(topic_hash(TopicName.parse(text)))]
+
+
+async def list_in_bundle(call: Call) -> list[str]:
+    """The loaded topics of a bundle, which stands where a topic's name does elsewhere."""
+    await call.policies()
+    wanted = call["topic"].lower()
+    if not BUNDLE.fullmatch(wanted):
+        raise Refused(405, f"Ask for what of {call['topic'][:200]}: its stats, partitions, subscriptions?")
+    return [
+        str(topic.name)
+        for topic in call.admin.broker.topics.loaded()
+        if topic.name.namespace_name == call.namespace
+        and topic.name.domain == call["domain"]
+        and (await call.admin.broker.topics.bundle(topic.name)).range == wanted
+    ]
 
 
 async def list_partitioned(call: Call) -> list[str]:
@@ -137,6 +154,12 @@ async def terminate_partitions(call: Call) -> dict[str, Any]:
     }
 
 
+async def trim(call: Call) -> None:
+    """Delete ledgers that nobody needs any more now, not when it is next looked."""
+    async for topic in stored_parts(call):
+        await topic.ledger.trim()
+
+
 async def truncate(call: Call) -> None:
     """Acknowledge everything, and let go what retention does not keep."""
     async for topic in stored_parts(call):
@@ -196,12 +219,14 @@ _NAMESPACE: Final = (Guards.NAMESPACE, Action.ADMINISTER_NAMESPACE)
 ROUTES: Final = (
     Route("GET", ALL, list_topics, *_LIST, query=("bundle", "includeSystemTopic")),
     Route("GET", f"{ALL}/partitioned", list_partitioned, *_LIST, query=("includeSystemTopic",)),
+    Route("GET", ONE, list_in_bundle, *_LIST),
     Route("PUT", ONE, create, *_NAMESPACE),
     Route("DELETE", ONE, delete, *_NAMESPACE, query=("force", "deleteSchema")),
     Route("PUT", f"{ONE}/unload", unload),
     Route("POST", f"{ONE}/terminate", terminate, *_ADMINISTER),
     Route("POST", f"{ONE}/terminate/partitions", terminate_partitions, *_ADMINISTER),
     Route("DELETE", f"{ONE}/truncate", truncate, *_ADMINISTER),
+    Route("POST", f"{ONE}/trim", trim, *_ADMINISTER),
     Route("GET", f"{ONE}/properties", get_properties, *_LOOK),
     Route("PUT", f"{ONE}/properties", set_properties, *_ADMINISTER),
     Route("DELETE", f"{ONE}/properties", delete_property, *_ADMINISTER, query=("key",)),
