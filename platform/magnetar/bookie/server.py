@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final, cast
 
+from magnetar.bookie.read_lane import ReadLane
 from magnetar.environment.logs import get_logger
 from magnetar.protocol.bookie import (
     MAX_RUN_BYTES,
@@ -50,6 +51,7 @@ CONNECTION_BYTES_MAX: Final = 32 * 1024 * 1024
 """What one connection may have in flight before it is paused: adds by size, reads by what they may answer."""
 SERVER_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same for all connections together."""
+_READS_AT_ONCE = 16
 _READ_COST = 64 * 1024
 _WAIT_COST = 1024
 _HELLO_WAIT_S = 10.0
@@ -78,6 +80,12 @@ class BookieServer:
         self._nobody = asyncio.Event()
         self._nobody.set()
         self.in_flight = 0
+        self.adds = 0
+        """Adds on their way."""
+        self.lane = ReadLane(_READS_AT_ONCE, self._is_adding)
+
+    def _is_adding(self) -> bool:
+        return self.adds > 0
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError where the address is in use."""
@@ -214,6 +222,7 @@ class _Connection(asyncio.Protocol):
             self._expect_hello()
             size = len(request.entry)
             self._take(size)
+            self._server.adds += 1
             self._bookie.add_entry(
                 request.ledger_id,
                 request.entry_id,
@@ -251,6 +260,7 @@ class _Connection(asyncio.Protocol):
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
+        self._server.adds -= 1
         self._give_back(size)
 
     def _read(self, request: Request) -> None:
@@ -291,9 +301,14 @@ class _Connection(asyncio.Protocol):
                 read = await bookie.read_entry(ledger_id, entry_id, fence=fence, master_key=key)
                 return encode_entry_answer(request_id, read)
             case ReadRunRequest(request_id, ledger_id, first, count, max_bytes, background):
-                status, entries = await bookie.read_entries(
-                    ledger_id, first, count, min(max_bytes, MAX_RUN_BYTES), background=background
-                )
+                limit = min(max_bytes, MAX_RUN_BYTES)
+                if background:  # They have a lane of their own.
+                    status, entries = await bookie.read_entries(
+                        ledger_id, first, count, limit, background=True
+                    )
+                else:
+                    async with self._server.lane:
+                        status, entries = await bookie.read_entries(ledger_id, first, count, limit)
                 return encode_run_answer(request_id, status, entries)
             case ReadLacRequest(request_id, ledger_id, fence, key):
                 lac = await bookie.read_lac(ledger_id, fence=fence, master_key=key)
@@ -321,11 +336,11 @@ class _Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_is_due = False
         answers, self._answers = self._answers, []
-        if self._added:
-            answers += [encode_added(status, ids) for status, ids in self._added.items()]
+        if self._added:  # They go first: a writer waits for them, and runs are long.
+            answers[:0] = [encode_added(status, ids) for status, ids in self._added.items()]
             self._added = {}
         if answers and not self._transport.is_closing():
-            self._transport.write(b"".join(answers))
+            self._transport.writelines(answers)
         self._close_if_drained()
 
     def _close_if_drained(self) -> None:

@@ -45,6 +45,9 @@ class BrokerSettings(BaseModel):
     """Most entries read for a subscription at once."""
     dispatch_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     """Most bytes read for a subscription at once."""
+    catch_up_busy_share: float = Field(default=0.3, gt=0, le=1)
+    """While anybody publishes, subscriptions that read a backlog from the bookies read little at a time, and rest whenever
+    the broker's loop has been busy for more than this share of the time. 1: they never rest."""
     replay_look_ahead: int = Field(default=2000, ge=1)
     """Key-shared: how many held back entries a subscription may have before it stops reading on."""
     delayed_entries_max: int = Field(default=50_000, ge=1)

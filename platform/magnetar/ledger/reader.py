@@ -106,10 +106,9 @@ class LedgerReader:
         self, fragment: Fragment, first: int, last: int, max_bytes: int
     ) -> list[LedgerEntry]:
         """Each entry by itself, all at once."""
-        runs = await asyncio.gather(
-            *(self._read_run(fragment, entry_id, entry_id, max_bytes) for entry_id in range(first, last + 1)),
-            return_exceptions=True,
-        )
+        wanted = [(entry_id, fragment.write_set(entry_id)) for entry_id in range(first, last + 1)]
+        runs = await self._replicas.each(wanted, max_bytes)
+        self._look_where_gone()
         entries: list[LedgerEntry] = []
         size = 0
         for run in runs:
@@ -133,10 +132,13 @@ class LedgerReader:
         bookie, entries = await self._replicas.run(replicas, first, last - first + 1, max_bytes)
         if not fragment.striped and bookie != replicas[0]:
             self._first_choice = fragment.ensemble.index(bookie)
+        self._look_where_gone()
+        return entries
+
+    def _look_where_gone(self) -> None:
         if self._replicas.gone:
             self._replicas.gone = False
             self._look_for_changes()
-        return entries
 
     # Following the metadata: autorecovery moves the entries of closed ledgers too.
 

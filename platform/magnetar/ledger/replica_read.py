@@ -74,19 +74,70 @@ class ReplicaReads:
             raise self._failure(first, [answer])
         return await self._first_of(order, first, count, max_bytes)
 
+    async def each(
+        self, wanted: Sequence[tuple[int, Sequence[str]]], max_bytes: int
+    ) -> list[list[LedgerEntry] | ReadFailed]:
+        """Single entries, all asked for at once, each of its replicas; or what went wrong with it.
+
+        One task for an entry, and one look at the clock for all: only what the first replica does not give in time is
+        looked for as `run` does.
+        """
+        surroundings = self._surroundings
+        orders = [await in_order(replicas, surroundings) for _, replicas in wanted]
+        asked = [
+            surroundings.tasks.start(self._ask(order[0], entry_id, 1, max_bytes))
+            for (entry_id, _), order in zip(wanted, orders, strict=True)
+        ]
+        await asyncio.wait(asked, timeout=surroundings.settings.speculative_read_s or None)
+        found: list[list[LedgerEntry] | ReadFailed] = []
+        late: list[asyncio.Task[list[LedgerEntry]]] = []
+        places: list[int] = []
+        for (entry_id, _), order, task in zip(wanted, orders, asked, strict=True):
+            entries = task.result()[2] if task.done() else []
+            found.append(entries)
+            if not entries:
+                places.append(len(found) - 1)
+                late.append(surroundings.tasks.start(self._late(order, entry_id, max_bytes, task)))
+        if late:
+            for place, outcome in zip(
+                places, await asyncio.gather(*late, return_exceptions=True), strict=True
+            ):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, ReadFailed):
+                    raise outcome
+                found[place] = outcome
+        return found
+
+    async def _late(
+        self, order: list[str], entry_id: int, max_bytes: int, first: asyncio.Task[_Answer]
+    ) -> list[LedgerEntry]:
+        """An entry that the first of its replicas has not given, or not yet."""
+        if not first.done():
+            surroundings = self._surroundings
+            surroundings.health.read_slowly(order[0], surroundings.clock.monotonic())
+            surroundings.counts.speculative_reads += 1
+        _, entries = await self._first_of(order[1:], entry_id, 1, max_bytes, asked={first: order[0]})
+        return entries
+
     async def _first_of(
-        self, order: list[str], first: int, count: int, max_bytes: int
+        self,
+        order: list[str],
+        first: int,
+        count: int,
+        max_bytes: int,
+        asked: dict[asyncio.Task[_Answer], str] | None = None,
     ) -> tuple[str, list[LedgerEntry]]:
+        """`asked`: those that were asked before, and let us wait or have answered without the entry."""
         surroundings = self._surroundings
         patience_s = surroundings.settings.speculative_read_s
-        asked: dict[asyncio.Task[_Answer], str] = {}
+        asked = {} if asked is None else asked
         answers: list[_Answer] = []
 
         def ask_next() -> None:
             bookie = order.pop(0)
             asked[surroundings.tasks.start(self._ask(bookie, first, count, max_bytes))] = bookie
 
-        ask_next()
+        if order:
+            ask_next()
         while asked:
             # One that has answered, though not with the entry, shows that nothing is stuck: no guess is needed then.
             guess = bool(order) and not answers and patience_s > 0

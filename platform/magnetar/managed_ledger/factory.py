@@ -10,6 +10,7 @@ from magnetar.environment.clock import Clock
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.owned_tasks import OwnedTasks
+from magnetar.managed_ledger.catch_up_pace import CatchUpPace
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.deletion import LogRemover
 from magnetar.managed_ledger.entry_cache import EntryCache
@@ -44,10 +45,12 @@ class ManagedLedgerFactory:
         cache: EntryCache | None = None,
         random: random.Random | None = None,
         sweeps: SweepSettings | None = None,
+        pace: CatchUpPace | None = None,
     ) -> None:
+        """`pace`: of those who read behind the tails while others append; None: nothing holds them back."""
         self.cache = cache if cache is not None else EntryCache()
         self.ledger_client = ledgers
-        self.shared_reads = SharedReads(self.cache.max_bytes // _CATCH_UP_SHARE)
+        self.shared_reads = SharedReads(self.cache.max_bytes // _CATCH_UP_SHARE, pace=pace)
         self._metadata = metadata
         self._clock = clock
         self._tasks = OwnedTasks(log)

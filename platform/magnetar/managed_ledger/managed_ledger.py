@@ -321,9 +321,7 @@ class ManagedLedger:
         """Set one of the log's properties; the others stay. Durable when it returns."""
         self.check_open()
         await self.guarded(
-            self.change_record(
-                lambda record: replace(record, properties={**record.properties, name: value})
-            )
+            self.change_record(lambda record: replace(record, properties={**record.properties, name: value}))
         )
 
     # Trimming.

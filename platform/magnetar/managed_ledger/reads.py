@@ -11,6 +11,7 @@ from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import LedgerError, NoSuchLedger
 from magnetar.ledger.reader import LedgerReader
 from magnetar.managed_ledger.catch_up_cache import CatchUpCache
+from magnetar.managed_ledger.catch_up_pace import AppendRate, CatchUpPace
 from magnetar.managed_ledger.entry import Entry, stored_entry
 from magnetar.managed_ledger.entry_cache import TailCache
 from magnetar.managed_ledger.errors import EntryUnreadable, StorageUnavailable
@@ -42,9 +43,13 @@ class UnreadableLedger:
 class SharedReads:
     """What all logs of a process read behind their tails with."""
 
-    def __init__(self, cache_bytes: int, in_flight_bytes: int = IN_FLIGHT_BYTES) -> None:
+    def __init__(
+        self, cache_bytes: int, in_flight_bytes: int = IN_FLIGHT_BYTES, pace: CatchUpPace | None = None
+    ) -> None:
         self.cache = CatchUpCache(cache_bytes)
         self.budget = ReadBudget(in_flight_bytes)
+        self.pace = pace
+        """None: nobody is held back."""
 
 
 class _Reading:
@@ -66,6 +71,7 @@ class ReadPath:
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._reading: dict[tuple[int, int, int, int], _Reading] = {}
         """By ledger, first and last entry, and bytes."""
+        self._append_rate = AppendRate()
         self.unreadable: dict[int, UnreadableLedger] = {}
 
     async def read_run(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
@@ -83,6 +89,21 @@ class ReadPath:
         cached = self._cache.read(ledger_id, entry_id, last, max_bytes)
         if cached:
             return cached
+        if self._owner.shared_reads.pace is not None:
+            max_bytes = min(max_bytes, await self._rested(self._owner.shared_reads.pace))
+        return await self._read_behind(ledger_id, entry_id, last, max_bytes)
+
+    async def _rested(self, pace: CatchUpPace) -> int:
+        """Let those who append go first. Returns how many bytes may be read at once."""
+        owner, now = self._owner, self._owner.clock.monotonic()
+        rate = self._append_rate.look(owner.ledgers.bytes_through(owner.ledgers.last_position), now)
+        rest_s, turn_bytes = pace.turn(owner.client.appending, rate, now)
+        if rest_s:
+            await asyncio.sleep(rest_s)
+        return READ_BYTES_MAX if turn_bytes is None else turn_bytes
+
+    async def _read_behind(self, ledger_id: int, entry_id: int, last: int, max_bytes: int) -> list[Entry]:
+        """What the cache of the tail does not have."""
         shared = self._owner.shared_reads
         key, now = (self._cache, ledger_id), self._owner.clock.monotonic()
         cached = shared.cache.read(key, entry_id, last, max_bytes, now)
@@ -113,6 +134,8 @@ class ReadPath:
         span = owner.ledgers.span(ledger_id)
         average = span.size // span.entries + 1 if span is not None and span.entries else max_bytes
         most = min(max_bytes, READ_BYTES_MAX)
+        # Where a ledger is striped, each entry is asked for by itself: not for many that would be too much.
+        last = min(last, entry_id + most // average)
         try:
             async with owner.shared_reads.budget.room_for(min(most, average * (last - entry_id + 1))):
                 reader = await self._reader(ledger_id)

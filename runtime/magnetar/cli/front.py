@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from magnetar.environment.logs import get_logger
 from magnetar.environment.loop_health import LoopHealth
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.provider import MetadataBookieProvider
+from magnetar.managed_ledger.catch_up_pace import CatchUpPace
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metrics.process import loop_samples, process_samples
@@ -71,7 +73,8 @@ async def front(
         parts.push_async_callback(provider.close)
         ledgers = LedgerClient(ledgers_store, provider, clock=clock, random=dice, settings=settings.ledger)
         cache = EntryCache(settings.entry_cache_bytes)
-        topics = ManagedLedgerFactory(metadata, ledgers, clock=clock, cache=cache)
+        pace = CatchUpPace(settings.broker.catch_up_busy_share, time.thread_time)
+        topics = ManagedLedgerFactory(metadata, ledgers, clock=clock, cache=cache, pace=pace)
         parts.push_async_callback(topics.close)
         resources = Resources(metadata, settings.policies)
         parts.callback(resources.close)
