@@ -161,6 +161,7 @@ CORES = (
     "platform/magnetar/autorecovery/throttle.py",
     "platform/magnetar/autorecovery/verdicts.py",
     "platform/magnetar/managed_ledger/catch_up_cache.py",
+    "platform/magnetar/managed_ledger/catch_up_pace.py",
     "platform/magnetar/managed_ledger/cursor_records.py",
     "platform/magnetar/managed_ledger/cursor_state.py",
     "platform/magnetar/managed_ledger/entry_cache.py",
