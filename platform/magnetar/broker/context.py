@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from magnetar.broker.lease import Lease
     from magnetar.broker.schemas import SchemaRegistry
-    from magnetar.broker.transactions.participants import Participants
     from magnetar.broker.settings import BrokerSettings
+    from magnetar.broker.transactions.participants import Participants
     from magnetar.environment.clock import Clock
     from magnetar.managed_ledger import ManagedLedgerFactory
     from magnetar.metadata.store import MetadataStore
