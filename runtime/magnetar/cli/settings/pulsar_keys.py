@@ -73,6 +73,13 @@ TRANSLATIONS: dict[str, Translation] = {
     "brokerShutdownTimeoutMs": Translation("drain_s", _MILLISECONDS),
     "managedLedgerCacheSizeMB": Translation("entry_cache_bytes", _MIB),
     "functionsWorkerEnabled": _same("functions"),
+    # Transactions.
+    "transactionCoordinatorEnabled": _same("broker.transaction_coordinator_enabled"),
+    "maxActiveTransactionsPerCoordinator": _same("broker.transactions_per_coordinator_max"),
+    "transactionBufferSnapshotMaxTransactionCount": _same("broker.transaction_buffer_snapshot_entries"),
+    "transactionBufferSnapshotMinTimeInMillis": Translation(
+        "broker.transaction_buffer_snapshot_interval_s", _MILLISECONDS
+    ),
     # Broker.
     "maxMessageSize": _same("broker.max_message_bytes"),
     "keepAliveIntervalSeconds": _same("broker.keep_alive_interval_s"),
