@@ -8,10 +8,10 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := platform functions connectors runtime tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers fmt lint types test unit property simulate integration chaos soak bench demo cluster check wheel proto lock clean
+.PHONY: help setup servers fmt lint types test unit property simulate integration chaos soak bench bench-peers demo cluster check wheel proto lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -40,8 +40,10 @@ servers: ## what tests need and pip cannot bring: etcd
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server >/dev/null; } \
 	  || echo "etcd is missing: apt-get install etcd-server, or set MAGNETAR_ETCD to its program; tests of it will fail"
 
+WORKERS ?= 2
 test: setup servers ## every test: unit, property, simulation, integration with real servers
-	$(PYTEST) tests
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit tests/property tests/simulation
+	$(PYTEST) $(wildcard tests/integration tests/compatibility tests/chaos tests/clients)
 
 unit: setup ## the fast tests only
 	$(PYTEST) tests/unit tests/property
@@ -63,6 +65,11 @@ chaos: setup ## a real cluster under load while everything goes wrong: MINUTES=2
 
 soak: setup ## long kill and load schedules
 	$(PYTEST) tests -m soak
+
+bench-peers: setup ## beside Apache Pulsar, Redis and RabbitMQ streams, in one run; writes docs/benchmarks.md
+	test -x .cache/peers/venv/bin/python || $(PYTHON) -m venv .cache/peers/venv
+	.cache/peers/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/benchmarks/peers/requirements.txt
+	$(BIN)/python -m tests.benchmarks.peers --clients .cache/peers/venv/bin/python --write docs/benchmarks.md
 
 bench: setup ## throughput, latency, CPU per message and memory, each beside a raw probe
 	$(BIN)/python -m tests.benchmarks

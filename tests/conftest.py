@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from magnetar.testing.etcd import EtcdServer
 from magnetar.testing.zookeeper import ZooKeeperServer
+
+# How long drawing an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_descriptors_left() -> Iterator[None]:
+    """The official client keeps the descriptors of its event loops until it is collected."""
+    yield
+    if "_pulsar" in sys.modules:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
