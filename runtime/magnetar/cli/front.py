@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +15,7 @@ from magnetar.admin.app import build_site
 from magnetar.admin.server import WebServer
 from magnetar.broker.broker import Broker
 from magnetar.cli.addresses import check_port, reachable
+from magnetar.cli.settings import runtime_view
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.logs import get_logger
 from magnetar.environment.loop_health import LoopHealth
@@ -111,7 +114,15 @@ async def front(
         metrics.add(partial(loop_samples, health))
         for collector in collectors:
             metrics.add(collector)
-        site = build_site(broker, resources, authorizer, settings=settings.web, metrics=metrics)
+        site = build_site(
+            broker,
+            resources,
+            authorizer,
+            settings=settings.web,
+            metrics=metrics,
+            runtime_configuration=runtime_view.told(settings),
+            shutdown=partial(os.kill, os.getpid(), signal.SIGTERM),
+        )
         worker = Worker(
             settings.worker,
             metadata=metadata,

@@ -58,6 +58,11 @@ def _same(ours: str) -> Translation:
     return Translation(ours, _text)
 
 
+def is_taken_as_it_is(translation: Translation) -> bool:
+    """Whether Pulsar's value and ours are the same text."""
+    return translation.convert is _text
+
+
 TRANSLATIONS: dict[str, Translation] = {
     # Where and who.
     "clusterName": _same("cluster"),
