@@ -52,6 +52,9 @@ _LASTS_S = {
     Kind.FULL_DISK: (5.0, 20.0),
     Kind.ALL_DOWN: (1.0, 8.0),
 }
+_LONG_RUN_S = 600.0
+_LASTS_IN_LONG_RUNS_S = {**_LASTS_S, Kind.PAUSE: (1.0, 40.0), Kind.ALL_DOWN: (1.0, 65.0)}
+"""A run that has the time also has owners that sleep half a minute, and a whole minute without any ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,12 @@ def draw(targets: Targets, seconds: float, seed: int) -> list[Fault]:
     """The faults of a run of `seconds`, by their beginnings. No process and no link has two at a time."""
     dice = random.Random(seed)
     kinds = [kind for kind in _WEIGHTS if targets.small_disks or kind is not Kind.FULL_DISK]
+    lasts_s = _LASTS_IN_LONG_RUNS_S if seconds >= _LONG_RUN_S else _LASTS_S
     faults: list[Fault] = []
     now = CALM_S
     while now < seconds:
         kind = dice.choices(kinds, [_WEIGHTS[each] for each in kinds])[0]
-        fault = Fault(now, dice.uniform(*_LASTS_S[kind]), kind, _choose(kind, targets, dice))
+        fault = Fault(now, dice.uniform(*lasts_s[kind]), kind, _choose(kind, targets, dice))
         active = [each for each in faults if each.until_s > now]
         taken = {name for each in active for name in each.targets}
         if len(active) < AT_ONCE_MAX and taken.isdisjoint(fault.targets):

@@ -18,6 +18,11 @@ from tests.integration.cluster.workbench import (
 CANNOT_RECOVER = "cannot be recovered now"
 """In the log of a broker that may not tell where a ledger ends."""
 
+ASLEEP_S = 30.0
+"""How long the owner is stopped: many sessions, as a virtual machine that is moved."""
+GONE_S = 60.0
+"""How long no ZooKeeper answers."""
+
 pytestmark = [pytest.mark.integration, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
 
@@ -93,6 +98,7 @@ def test_the_owner_sleeps_and_another_takes_over(cluster: Cluster, scenario: Sce
     """It wakes with sends in its sockets and a session that has ended: none of them is acknowledged by it."""
     owner, other = scenario.owner(), scenario.other_broker()
     owner.pause()
+    began = time.monotonic()
     sends = scenario.another_producer("by-the-other-door", f"pulsar://{other.address}")
 
     def taken_over() -> bool:
@@ -100,6 +106,9 @@ def test_the_owner_sleeps_and_another_takes_over(cluster: Cluster, scenario: Sce
         return len(sends.log.receipted) >= 50
 
     scenario.eventually("the other broker serves the topic", taken_over)
+    time.sleep(
+        max(0.0, began + ASLEEP_S - time.monotonic())
+    )  # The scenario itself; nothing is concluded from it.
     owner.resume()
     scenario.more_receipts(within_s=2 * PATIENCE_S)
     scenario.finish()
@@ -125,11 +134,11 @@ def test_the_owner_is_cut_off_from_zookeeper_but_not_from_bookies(
     scenario.finish()
 
 
-def test_all_zookeepers_are_gone_for_longer_than_a_session(cluster: Cluster, scenario: Scenario) -> None:
+def test_all_zookeepers_are_gone_for_a_minute(cluster: Cluster, scenario: Scenario) -> None:
     """All returns by itself: no process ends, and none has to be started."""
     alive = {node.name: node.pid for node in cluster.roles}
     cluster.kill(cluster.keepers)
-    time.sleep(2.5 * cluster.plan.session_timeout_s)  # The scenario itself; nothing is concluded from it.
+    time.sleep(GONE_S)  # The scenario itself; nothing is concluded from it.
     cluster.start(cluster.keepers)
     scenario.more_receipts()
     scenario.finish()
