@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from magnetar.client.outgoing import OutgoingMessage
     from magnetar.client.producer import Producer
     from magnetar.client.reader import Reader
+    from magnetar.client.transactions import Transaction
     from magnetar.protocol.ids import MessageId
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Producer",
     "Reader",
     "TokenAuthentication",
+    "Transaction",
 ]
 
 _HOMES = {
@@ -58,6 +60,7 @@ _HOMES = {
     "Producer": "magnetar.client.producer",
     "Reader": "magnetar.client.reader",
     "TokenAuthentication": "magnetar.client.authentication",
+    "Transaction": "magnetar.client.transactions",
 }
 
 

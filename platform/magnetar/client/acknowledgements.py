@@ -145,6 +145,18 @@ class AcknowledgementGroup:
         self._through = None
 
 
+def acknowledged_part(
+    message_id: MessageId, *, member: bool, cumulative: bool
+) -> tuple[MessageId, Sequence[int]]:
+    """An entry as an ACK names it, with the ack set of one message of a batch, or of all up to it."""
+    index, size = message_id.batch_index, message_id.batch_size
+    entry = message_id.entry
+    if index < 0 or size <= 0 or not (member or cumulative):
+        return entry, ()
+    left = (1 << size) - (1 << index + 1) if cumulative else (1 << size) - 1 & ~(1 << index)
+    return (entry, ()) if not left else (entry._replace(batch_size=size), ack_sets.from_bits(left))
+
+
 def _reach(message_id: MessageId) -> tuple[int, int, int]:
     """How far a cumulative acknowledgement goes: an entry named as a whole, or by its last message, goes furthest."""
     partial = 0 <= message_id.batch_index < message_id.batch_size - 1

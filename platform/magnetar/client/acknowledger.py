@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from magnetar.client.acknowledgements import AcknowledgementGroup, Place, Untold
-from magnetar.client.errors import ConnectionLost
+from magnetar.client.acknowledgements import AcknowledgementGroup, Place, Positions, Untold
+from magnetar.client.errors import BrokerRefused, ConnectionLost, transaction_error
 from magnetar.client.link import TopicLink
 from magnetar.client.nacks import NegativeAcknowledgements
 from magnetar.protocol import commands
 from magnetar.protocol.ids import MessageId
-from magnetar.protocol.pulsar_pb2 import CommandAckResponse
+from magnetar.protocol.pulsar_pb2 import CommandAckResponse, ServerError
 
 _IDS_PER_COMMAND = 1000
 
@@ -97,6 +97,33 @@ class Acknowledger:
             except BaseException:
                 self._group.put_back(untold)
                 raise
+
+    async def told_in(self, txn: tuple[int, int], positions: Positions, *, cumulative: bool) -> None:
+        """Tell the broker at once, within a transaction, and wait until it is durable there.
+
+        Raises:
+            TransactionConflict: something of it is acknowledged, or within another transaction.
+            TransactionEnded: the transaction has ended.
+            BrokerRefused: the broker will not have it.
+            OperationTimedOut: it could not be reached or did not answer.
+        """
+        timeout_s = self._link.session.settings.operation_timeout_s
+        for message_id, _ in positions:
+            self._again.discard(message_id[:2])
+        while True:
+            connection = await self._link.attached()
+            request_id = self._link.session.ids.request()
+            frame = commands.ack(
+                self._consumer_id, positions, cumulative=cumulative, request_id=request_id, txn=txn
+            )
+            try:
+                await connection.request(request_id, frame, CommandAckResponse, timeout_s)
+                return
+            except ConnectionLost:
+                continue  # Told twice, it is the same.
+            except BrokerRefused as error:
+                if error.code != ServerError.ConsumerNotFound or self._link.connection is connection:
+                    raise transaction_error(error) from error
 
     def on_detached(self) -> None:
         """The broker will send everything unacknowledged again unasked."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
+from magnetar.client.blocking_transactions import BlockingTransaction, unwrapped
 from magnetar.client.client import AccessMode, Client, Compression
 from magnetar.client.consumer import Acknowledgeable, Consumer
 from magnetar.client.dead_letters import DeadLetterPolicy
@@ -193,6 +194,11 @@ class BlockingClient:
         )
         return BlockingReader(self._thread, reader)
 
+    def transaction(self, *, timeout_s: float = 60.0) -> BlockingTransaction:
+        """As `Client.begin_transaction`; also for a `with` block."""
+        begun = self._thread.run(self._client.begin_transaction(timeout_s=timeout_s))
+        return BlockingTransaction(self._thread.run, begun)
+
     def partitions(self, topic: str) -> list[str]:
         """As `Client.partitions`."""
         return self._thread.run(self._client.partitions(topic))
@@ -249,6 +255,7 @@ class BlockingProducer:
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: BlockingTransaction | None = None,
     ) -> MessageId:
         """As `Producer.send`."""
         return self._thread.run(
@@ -260,6 +267,7 @@ class BlockingProducer:
                 event_time=event_time,
                 sequence_id=sequence_id,
                 deliver_at=deliver_at,
+                transaction=unwrapped(transaction),
             )
         )
 
@@ -273,6 +281,7 @@ class BlockingProducer:
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: BlockingTransaction | None = None,
     ) -> Future[MessageId]:
         """As `Producer.send_nowait`, but that it waits for room; the future is a thread's."""
         result: Future[MessageId] = Future()
@@ -287,18 +296,24 @@ class BlockingProducer:
                 event_time=event_time,
                 sequence_id=sequence_id,
                 deliver_at=deliver_at,
+                transaction=unwrapped(transaction),
             )
             sent.add_done_callback(lambda done: _copy(done, result))
 
         self._thread.run(sending())
         return result
 
-    def send_batch(self, messages: Sequence[OutgoingMessage | bytes]) -> list[MessageId]:
+    def send_batch(
+        self, messages: Sequence[OutgoingMessage | bytes], *, transaction: BlockingTransaction | None = None
+    ) -> list[MessageId]:
         """As `Producer.send_batch_nowait`, waiting for room and for the receipt."""
+        within = unwrapped(transaction)
 
         async def sending() -> list[MessageId]:
             await self._producer.room(sum(map(_room_for, messages)))
-            return await self._producer.send_batch_nowait(messages)
+            if within is not None:
+                await within.join_topic(self._producer.topic)
+            return await self._producer.send_batch_nowait(messages, transaction=within)
 
         return self._thread.run(sending())
 
@@ -341,13 +356,31 @@ class BlockingConsumer:
         """As `Consumer.receive`."""
         return self._thread.run(self._consumer.receive(timeout_s))
 
-    def acknowledge(self, what: Acknowledgeable) -> None:
-        """As `Consumer.acknowledge`."""
-        self._thread.call(lambda: self._consumer.acknowledge(what))
+    def acknowledge(self, what: Acknowledgeable, *, transaction: BlockingTransaction | None = None) -> None:
+        """As `Consumer.acknowledge`; in a transaction it returns when it is durable there."""
+        if transaction is None:
+            self._thread.call(lambda: self._consumer.acknowledge(what))
+            return
+        within = transaction.wrapped
 
-    def acknowledge_cumulative(self, what: Acknowledgeable) -> None:
-        """As `Consumer.acknowledge_cumulative`."""
-        self._thread.call(lambda: self._consumer.acknowledge_cumulative(what))
+        async def acknowledging() -> None:
+            await self._consumer.acknowledge(what, transaction=within)
+
+        self._thread.run(acknowledging())
+
+    def acknowledge_cumulative(
+        self, what: Acknowledgeable, *, transaction: BlockingTransaction | None = None
+    ) -> None:
+        """As `Consumer.acknowledge_cumulative`; in a transaction it returns when it is durable there."""
+        if transaction is None:
+            self._thread.call(lambda: self._consumer.acknowledge_cumulative(what))
+            return
+        within = transaction.wrapped
+
+        async def acknowledging() -> None:
+            await self._consumer.acknowledge_cumulative(what, transaction=within)
+
+        self._thread.run(acknowledging())
 
     def negative_acknowledge(self, what: Acknowledgeable) -> None:
         """As `Consumer.negative_acknowledge`."""

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from magnetar.client.authentication import Authentication
 from magnetar.client.consumer import Consumer
+from magnetar.client.coordinators import CoordinatorClient
 from magnetar.client.dead_letters import DeadLetterOffice, DeadLetterPolicy
 from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
 from magnetar.client.inbox import Inbox
@@ -23,6 +24,7 @@ from magnetar.client.settings import ClientSettings
 from magnetar.client.start import StartFilter
 from magnetar.client.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from magnetar.client.topic_producer import TopicProducer
+from magnetar.client.transactions import BeginTransaction, Transaction
 from magnetar.environment.clock import Clock, SystemClock
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.protocol.compression import compression_type
@@ -92,6 +94,7 @@ class Client:
         )
         self._session = Session(service_url, settings, clock or SystemClock(), random or Random())
         self._open: set[Producer | Consumer] = set()
+        self._coordinators = CoordinatorClient(self._session)
         self._closed = False
 
     async def create_producer(
@@ -318,6 +321,28 @@ class Client:
         self._check_open()
         text = str(NamespaceName.parse(namespace))
         return await until_answered(self._session, lambda: self._session.lookup.topics(text))
+
+    def transaction(self, *, timeout_s: float = 60.0) -> BeginTransaction:
+        """A transaction for an `async with` block: committed at its end, aborted by an exception that leaves it.
+
+        Messages are sent in it by `producer.send(…, transaction=txn)` and acknowledged by
+        `await consumer.acknowledge(message, transaction=txn)`; see `magnetar.client.transactions`.
+
+        Args:
+            timeout_s: the coordinator aborts it when it is not ended after so long.
+        Raises: on entering, as `begin_transaction`; on leaving, as `Transaction.commit`.
+        """
+        return BeginTransaction(lambda: self.begin_transaction(timeout_s=timeout_s))
+
+    async def begin_transaction(self, *, timeout_s: float = 60.0) -> Transaction:
+        """The same, to be ended by `commit` or `abort`.
+
+        Raises:
+            TransactionsUnavailable: the cluster has none.
+            BrokerRefused, ConnectFailed, OperationTimedOut: no coordinator took it in time.
+        """
+        self._check_open()
+        return Transaction(self._coordinators, *await self._coordinators.begin(timeout_s))
 
     async def close(self) -> None:
         """Close everything the client made, flushing what is pending, and its connections."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from magnetar.client.dead_letters import DeadLetterOffice
 from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
 from magnetar.client.inbox import Inbox, OpenedBatch
 from magnetar.client.messages import Message, MessageBatch
 from magnetar.client.topic_consumer import TopicConsumer
+from magnetar.client.transactions import Transaction
 from magnetar.environment.logs import get_logger
 from magnetar.naming import TopicName
 from magnetar.protocol.ids import EARLIEST, LATEST, MessageId
@@ -126,13 +127,30 @@ class Consumer:
 
     # Acknowledging.
 
-    def acknowledge(self, what: Acknowledgeable) -> None:
+    @overload
+    def acknowledge(self, what: Acknowledgeable) -> None: ...
+
+    @overload
+    def acknowledge(self, what: Acknowledgeable, *, transaction: Transaction) -> asyncio.Future[None]: ...
+
+    def acknowledge(
+        self, what: Acknowledgeable, *, transaction: Transaction | None = None
+    ) -> asyncio.Future[None] | None:
         """Acknowledge a message, a whole batch, or what an id names.
 
         Told to the broker together with others within a tenth of a second; `flush_acknowledgements`
         does it at once and waits until it is durable.
+
+        Within a transaction it is told at once, and what is returned can be awaited: it raises
+        `TransactionConflict` where another transaction was faster. Committing waits for it in any case. If the
+        transaction is aborted, the message is delivered again.
         """
         link = self._link_of(what)
+        if transaction is not None:
+            member = isinstance(what, Message) and what.batch.size > 0
+            member = member or (isinstance(what, MessageId) and what.batch_index >= 0)
+            place = what if isinstance(what, MessageId) else what.message_id
+            return link.acknowledge_in(transaction, place, member=member)
         if isinstance(what, MessageBatch):
             link.acknowledge_entry(what.message_id)
         elif isinstance(what, Message):
@@ -147,15 +165,30 @@ class Consumer:
             raise InvalidUse(f"{what} does not tell the size of its batch: acknowledge the message itself")
         else:
             link.acknowledge_entry(what)
+        return None
 
-    def acknowledge_cumulative(self, what: Acknowledgeable) -> None:
-        """Acknowledge everything in a message's topic up to it, itself included.
+    @overload
+    def acknowledge_cumulative(self, what: Acknowledgeable) -> None: ...
+
+    @overload
+    def acknowledge_cumulative(
+        self, what: Acknowledgeable, *, transaction: Transaction
+    ) -> asyncio.Future[None]: ...
+
+    def acknowledge_cumulative(
+        self, what: Acknowledgeable, *, transaction: Transaction | None = None
+    ) -> asyncio.Future[None] | None:
+        """Acknowledge everything in a message's topic up to it, itself included; in a transaction as `acknowledge`.
 
         Raises:
             InvalidUse: the subscription is shared.
         """
         link = self._link_of(what)
-        link.acknowledge_cumulative(what if isinstance(what, MessageId) else what.message_id)
+        place = what if isinstance(what, MessageId) else what.message_id
+        if transaction is not None:
+            return link.acknowledge_in(transaction, place, cumulative=True)
+        link.acknowledge_cumulative(place)
+        return None
 
     def negative_acknowledge(self, what: Acknowledgeable) -> None:
         """Have a message, with the rest of its entry that is not acknowledged, delivered again later."""

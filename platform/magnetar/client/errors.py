@@ -11,6 +11,13 @@ ClientError
     SendTimedOut                    no receipt in time: the message may or may not be stored
     MessageTooLarge(size, limit)    and chunking is off
     InvalidUse                      a call that cannot make sense
+    TransactionError
+        TransactionsUnavailable     the cluster has no transactions
+        TransactionFailed           a part of it failed, and so it is aborted
+        TransactionConflict         the message is acknowledged already, or within another transaction
+        TransactionEnded            nothing more can be done in it, or it has ended the other way
+        TransactionNotFound         nothing is known of it any more
+    The last three are BrokerRefused too, where a broker has said so.
 """
 
 from __future__ import annotations
@@ -90,6 +97,41 @@ class InvalidUse(ClientError, ValueError):
     """A call that cannot make sense, such as a cumulative acknowledgement on a shared subscription."""
 
 
+class TransactionError(ClientError):
+    """Something about a transaction."""
+
+
+class TransactionsUnavailable(TransactionError):
+    """The cluster has no transactions, or they are switched off there."""
+
+
+class TransactionFailed(TransactionError):
+    """A message or an acknowledgement in it failed: it is aborted instead of committed."""
+
+
+class TransactionConflict(TransactionError, BrokerRefused):
+    """The message is acknowledged already, or within another transaction."""
+
+
+class TransactionEnded(TransactionError, BrokerRefused):
+    """Nothing more can be done in it, or it has ended the other way."""
+
+    @classmethod
+    def locally(cls, message: str) -> TransactionEnded:
+        """Known without asking."""
+        return cls(ServerError.InvalidTxnStatus, message)
+
+
+class TransactionNotFound(TransactionError, BrokerRefused):
+    """Nothing is known of it any more."""
+
+
+def transaction_error(error: BrokerRefused) -> BrokerRefused:
+    """A refusal as the error for what it says of a transaction; itself, if it says nothing of that."""
+    kind = _TRANSACTION_ERRORS.get(error.code)
+    return error if kind is None else kind(error.code, error.message)
+
+
 def _name(code: ServerError.ValueType) -> str:
     return ServerError.Name(code) if code in ServerError.values() else f"error {code}"
 
@@ -105,6 +147,11 @@ _RETRIABLE = frozenset(
         ServerError.TransactionCoordinatorNotFound,
     }
 )
+_TRANSACTION_ERRORS: dict[int, type[TransactionConflict | TransactionEnded | TransactionNotFound]] = {
+    ServerError.TransactionConflict: TransactionConflict,
+    ServerError.InvalidTxnStatus: TransactionEnded,
+    ServerError.TransactionNotFound: TransactionNotFound,
+}
 _PERMANENT = frozenset(
     {
         ServerError.AuthenticationError,

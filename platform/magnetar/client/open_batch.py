@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from magnetar.client.outgoing import OutgoingMessage
 from magnetar.protocol.ids import MessageId
+
+if TYPE_CHECKING:
+    from magnetar.client.transactions import Transaction
 
 
 class OpenBatch:
@@ -16,9 +20,13 @@ class OpenBatch:
     plain messages by itself, in the one place where a function call a message is worth sparing.
     """
 
-    __slots__ = ("_bytes", "first_id", "futures", "ids", "messages", "most", "room")
+    __slots__ = ("_bytes", "first_id", "futures", "ids", "messages", "most", "room", "transaction")
 
-    def __init__(self, first_id: int, most_messages: int, most_bytes: int) -> None:
+    def __init__(
+        self, first_id: int, most_messages: int, most_bytes: int, transaction: Transaction | None = None
+    ) -> None:
+        self.transaction = transaction
+        """What all of it belongs to."""
         self.messages: list[bytes | OutgoingMessage] = []
         self.futures: list[asyncio.Future[MessageId]] = []
         self.first_id = first_id

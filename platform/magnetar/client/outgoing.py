@@ -98,6 +98,7 @@ class Entry:
         "num_messages",
         "recipients",
         "sequence_id",
+        "txn",
     )
 
     def __init__(
@@ -123,6 +124,8 @@ class Entry:
         self.deadline = 0.0
         self.recipients: Recipients = _NOBODY
         self.flushes: list[Flush] = []
+        self.txn: tuple[int, int] | None = None
+        """The transaction it belongs to."""
 
     @property
     def size(self) -> int:
@@ -139,6 +142,7 @@ class Entry:
             num_messages=self.num_messages,
             highest_sequence_id=self.highest_id if self.batched else None,
             is_chunk=self.is_chunk,
+            txn=self.txn,
         )
         return [start, head, payload]
 
@@ -173,6 +177,8 @@ class Envelope:
     producer_name: str
     compression: CompressionType.ValueType
     schema_version: bytes
+    txn: tuple[int, int] | None = None
+    """The transaction its messages belong to."""
 
     def metadata(self, sequence_id: int, publish_time: int) -> MessageMetadata:
         """The metadata of an entry, to be completed."""
@@ -183,6 +189,8 @@ class Envelope:
             metadata.compression = self.compression
         if self.schema_version:
             metadata.schema_version = self.schema_version
+        if self.txn is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = self.txn
         return metadata
 
     def compressed(self, metadata: MessageMetadata, payload: bytes) -> bytes:

@@ -9,6 +9,7 @@ from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
 from magnetar.client.outgoing import OutgoingMessage
 from magnetar.client.producer import Producer
 from magnetar.client.topic_producer import TopicProducer
+from magnetar.client.transactions import Transaction
 from magnetar.environment.logs import get_logger
 from magnetar.protocol.ids import MessageId
 from magnetar.protocol.routing import partition_for_key
@@ -60,6 +61,7 @@ class PartitionedProducer(Producer):
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: Transaction | None = None,
     ) -> asyncio.Future[MessageId]:
         return self._choose(key).send_nowait(
             payload,
@@ -69,17 +71,18 @@ class PartitionedProducer(Producer):
             event_time=event_time,
             sequence_id=sequence_id,
             deliver_at=deliver_at,
+            transaction=transaction,
         )
 
     def send_batch_nowait(
-        self, messages: Sequence[OutgoingMessage | bytes]
+        self, messages: Sequence[OutgoingMessage | bytes], *, transaction: Transaction | None = None
     ) -> asyncio.Future[list[MessageId]]:
         keys = {message.key for message in messages if isinstance(message, OutgoingMessage)}
         chosen = {id(self._choose(key)) for key in keys if key is not None}
         if len(chosen) > 1:
             raise InvalidUse("a batch is one entry, and these keys belong to several partitions")
         key = next((key for key in sorted(filter(None, keys))), None)
-        return self._choose(key).send_batch_nowait(messages)
+        return self._choose(key).send_batch_nowait(messages, transaction=transaction)
 
     def send_encoded_batch_nowait(
         self,
@@ -101,6 +104,7 @@ class PartitionedProducer(Producer):
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageId:
         return await self._choose(key).send(
             payload,
@@ -110,6 +114,7 @@ class PartitionedProducer(Producer):
             event_time=event_time,
             sequence_id=sequence_id,
             deliver_at=deliver_at,
+            transaction=transaction,
         )
 
     async def room(self, size: int = 0) -> None:

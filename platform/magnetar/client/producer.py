@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from magnetar.client.outgoing import OutgoingMessage
 from magnetar.client.recipients import DUPLICATE as DUPLICATE
+from magnetar.client.transactions import Transaction
 from magnetar.protocol.ids import MessageId
 
 
@@ -44,6 +45,7 @@ class Producer(ABC):
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: Transaction | None = None,
     ) -> asyncio.Future[MessageId]:
         """Queue a message; the future tells its id once it is stored.
 
@@ -54,6 +56,8 @@ class Producer(ABC):
             sequence_id: the producer's next one by default; what is at or below the broker's
                 `last_sequence_id` is not sent but told as `DUPLICATE` at once.
             deliver_at: milliseconds since 1970, for shared subscriptions: not before.
+            transaction: what it belongs to: nobody sees it unless that is committed. The first message to a
+                topic waits for the coordinator, and messages outside of the transaction do not wait for it.
         Raises:
             ProducerQueueFull: too much is pending; nothing was queued.
             ClientError: the producer is closed, or cannot go on.
@@ -61,12 +65,13 @@ class Producer(ABC):
 
     @abstractmethod
     def send_batch_nowait(
-        self, messages: Sequence[OutgoingMessage | bytes]
+        self, messages: Sequence[OutgoingMessage | bytes], *, transaction: Transaction | None = None
     ) -> asyncio.Future[list[MessageId]]:
         """Queue messages as one entry, just as given; the future tells their ids, in order.
 
         Their sequence ids, where given, must increase. Those at or below the broker's
-        `last_sequence_id` are left out and told as `DUPLICATE`.
+        `last_sequence_id` are left out and told as `DUPLICATE`. In a transaction the topic, or each of its
+        partitions, must have been told to it by `Transaction.join_topic` or by a message sent before.
 
         Raises:
             ProducerQueueFull, ClientError: as `send_nowait`.
@@ -110,6 +115,7 @@ class Producer(ABC):
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageId:
         """Send a message, waiting for room if need be, and return its id once it is stored.
 
@@ -119,6 +125,7 @@ class Producer(ABC):
         Raises:
             SendTimedOut: no receipt in time.
             BrokerRefused: the broker will not have it.
+            TransactionEnded, TransactionNotFound: nothing more can be sent in its transaction.
         """
 
     @abstractmethod

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from magnetar.client.acknowledgements import Place
+from magnetar.client.acknowledgements import Place, acknowledged_part
 from magnetar.client.acknowledger import Acknowledger
 from magnetar.client.connection import Connection
 from magnetar.client.errors import BrokerRefused, ClientError, ConnectionLost, InvalidUse, OperationTimedOut
@@ -16,6 +16,7 @@ from magnetar.client.link import TopicLink
 from magnetar.client.messages import MessageBatch
 from magnetar.client.session import Session
 from magnetar.client.start import StartFilter
+from magnetar.client.transactions import Transaction
 from magnetar.environment.logs import get_logger
 from magnetar.naming import TopicName
 from magnetar.protocol import ack_sets, commands
@@ -266,6 +267,29 @@ class TopicConsumer(TopicLink):
         for place in [place for place in self._chunk_ids if place <= message_id[:2]]:
             del self._chunk_ids[place]
         self._acknowledger.cumulative(message_id)
+
+    def acknowledge_in(
+        self,
+        transaction: Transaction,
+        message_id: MessageId,
+        *,
+        member: bool = False,
+        cumulative: bool = False,
+    ) -> asyncio.Task[None]:
+        """Acknowledge an entry, one message of it, or everything up to it, within a transaction."""
+        if cumulative and not self.settings.ordered:
+            raise InvalidUse(f"a {self.settings.type} subscription cannot be acknowledged cumulatively")
+        chunks = None if cumulative or member else self._chunk_ids.get(message_id[:2])
+        positions = [
+            acknowledged_part(each, member=member, cumulative=cumulative) for each in chunks or (message_id,)
+        ]
+
+        def tell() -> Awaitable[None]:
+            return self._acknowledger.told_in(
+                (transaction.most, transaction.least), positions, cumulative=cumulative
+            )
+
+        return transaction.acknowledge(self.topic, self.settings.subscription, tell)
 
     def negative_acknowledge(self, message_id: MessageId) -> None:
         """Ask for an entry again after the delay."""

@@ -33,6 +33,7 @@ from magnetar.client.producer import Producer
 from magnetar.client.producer_settings import ProducerSettings
 from magnetar.client.recipients import DUPLICATE, EachMessage, EntryAlone, WholeBatch
 from magnetar.client.session import Session
+from magnetar.client.transactions import Transaction
 from magnetar.environment.logs import get_logger
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
@@ -103,10 +104,12 @@ class TopicProducer(TopicLink, Producer):
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: Transaction | None = None,
     ) -> asyncio.Future[MessageId]:
         filling = self._filling
         if (
             filling is not None
+            and filling.transaction is transaction
             and type(payload) is bytes
             and (sequence_id is None or sequence_id == self._next_id)
             and deliver_at is None
@@ -126,11 +129,29 @@ class TopicProducer(TopicLink, Producer):
             filling.futures.append(future)
             if len(messages) >= filling.most:
                 self.seal()
-            return future
+            return future if transaction is None else transaction.track(future)
         message = OutgoingMessage(payload, key, ordering_key, properties, event_time, None, deliver_at)
-        return self._send(message, sequence_id)
+        if transaction is None:
+            return self._send(message, sequence_id)
+        transaction.check_open()
+        if transaction.writes_to(self.topic):
+            return transaction.track(self._send(message, sequence_id, transaction))
+        return transaction.send_later(self.topic, lambda: self._send_soon(message, sequence_id, transaction))
 
-    def _send(self, message: bytes | OutgoingMessage, sequence_id: int | None) -> asyncio.Future[MessageId]:
+    def _send_soon(
+        self, message: OutgoingMessage, sequence_id: int | None, transaction: Transaction
+    ) -> asyncio.Future[MessageId]:
+        """Send what has waited for its transaction's coordinator."""
+        sent = self._send(message, sequence_id, transaction)
+        self.seal_soon()
+        return sent
+
+    def _send(
+        self,
+        message: bytes | OutgoingMessage,
+        sequence_id: int | None,
+        transaction: Transaction | None = None,
+    ) -> asyncio.Future[MessageId]:
         """Queue a message that is not plain, or opens a batch."""
         size = size_of(message) + OVERHEAD_BYTES
         self._check_room(1, size)
@@ -150,30 +171,36 @@ class TopicProducer(TopicLink, Producer):
         ):
             self.seal()
             try:
-                self._send_single(message, sequence_id, size, future)
+                self._send_single(message, sequence_id, size, future, transaction)
             except ValueError as error:
                 raise InvalidUse(f"the message cannot be written: {error}") from error
         else:
-            if self._filling is not None and not self._filling.takes(sequence_id, size):
+            if self._filling is not None and (
+                self._filling.transaction is not transaction or not self._filling.takes(sequence_id, size)
+            ):
                 self.seal()
-            filling = self._filling or self._open_batch(sequence_id)
+            filling = self._filling or self._open_batch(sequence_id, transaction)
             filling.add(message, sequence_id, size, future)
             if len(filling.messages) >= filling.most:
                 self.seal()
         return future
 
-    def _open_batch(self, first_id: int) -> OpenBatch:
+    def _open_batch(self, first_id: int, transaction: Transaction | None) -> OpenBatch:
         settings = self._settings
         most = settings.batching_max_messages
         if settings.max_pending_messages:
             most = min(most, max(1, settings.max_pending_messages - self._outbox.messages))
-        self._filling = OpenBatch(first_id, most, settings.batching_max_bytes)
+        self._filling = OpenBatch(first_id, most, settings.batching_max_bytes, transaction)
         self._seal_timer = self._loop.call_later(settings.batching_max_delay_s, self.seal)
         return self._filling
 
     def send_batch_nowait(
-        self, messages: Sequence[OutgoingMessage | bytes]
+        self, messages: Sequence[OutgoingMessage | bytes], *, transaction: Transaction | None = None
     ) -> asyncio.Future[list[MessageId]]:
+        if transaction is not None:
+            transaction.check_open()
+            if not transaction.writes_to(self.topic):
+                raise InvalidUse(f"await transaction.join_topic({self.topic!r}) before batches are sent in it")
         future: asyncio.Future[list[MessageId]] = self._loop.create_future()
         if not messages:
             future.set_result([])
@@ -191,14 +218,14 @@ class TopicProducer(TopicLink, Producer):
         if duplicates:
             messages, ids = messages[duplicates:], ids[duplicates:]
         try:
-            entry = batch_entry(self._envelope(), messages, ids, self.session.clock.time_ms())
+            entry = batch_entry(self._envelope(transaction), messages, ids, self.session.clock.time_ms())
         except ValueError as error:  # Text that is no Unicode, such as lone surrogates.
             raise InvalidUse(f"a message of the batch cannot be written: {error}") from error
         if entry.size > self._max_message_bytes:
             raise MessageTooLarge(entry.size, self._max_message_bytes)
         entry.recipients = WholeBatch(future, duplicates)
-        self._push(entry, size)
-        return future
+        self._push(entry, size, transaction)
+        return future if transaction is None else transaction.track_batch(future)
 
     def send_encoded_batch_nowait(
         self,
@@ -237,8 +264,11 @@ class TopicProducer(TopicLink, Producer):
         event_time: int | None = None,
         sequence_id: int | None = None,
         deliver_at: int | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageId:
         await self.room(len(payload or b""))
+        if transaction is not None:
+            await transaction.join_topic(self.topic)
         future = self.send_nowait(
             payload,
             key=key,
@@ -247,6 +277,7 @@ class TopicProducer(TopicLink, Producer):
             event_time=event_time,
             sequence_id=sequence_id,
             deliver_at=deliver_at,
+            transaction=transaction,
         )
         self.seal_soon()
         return await future
@@ -303,9 +334,11 @@ class TopicProducer(TopicLink, Producer):
         ids = batch.sequence_ids
         try:
             if len(ids) == 1:
-                self._send_single(batch.messages[0], ids[0], batch.charge, batch.futures[0])
+                self._send_single(
+                    batch.messages[0], ids[0], batch.charge, batch.futures[0], batch.transaction
+                )
                 return
-            entry = batch_entry(self._envelope(), batch.messages, ids, self.session.clock.time_ms())
+            entry = batch_entry(self._envelope(batch.transaction), batch.messages, ids, self.session.clock.time_ms())
         except ValueError as error:  # Text that is no Unicode, such as lone surrogates.
             EachMessage(batch.futures).failed(
                 InvalidUse(f"a message of the batch cannot be written: {error}")
@@ -315,7 +348,7 @@ class TopicProducer(TopicLink, Producer):
         if entry.size > self._max_message_bytes:
             entry.failed(MessageTooLarge(entry.size, self._max_message_bytes))
         else:
-            self._push(entry, batch.charge)
+            self._push(entry, batch.charge, batch.transaction)
 
     def _take_filling(self) -> OpenBatch | None:
         if self._seal_timer is not None:
@@ -331,14 +364,15 @@ class TopicProducer(TopicLink, Producer):
         sequence_id: int,
         size: int,
         future: asyncio.Future[MessageId],
+        transaction: Transaction | None = None,
     ) -> None:
-        metadata, payload = pack_single(self._envelope(), message, sequence_id, self.session.clock.time_ms())
+        metadata, payload = pack_single(self._envelope(transaction), message, sequence_id, self.session.clock.time_ms())
         entry = single_entry(metadata, payload)
         if entry.size > self._max_message_bytes:
-            self._send_chunks(metadata, payload, entry.size, size, future)
+            self._send_chunks(metadata, payload, entry.size, size, future, transaction)
             return
         entry.recipients = EachMessage((future,))
-        self._push(entry, size)
+        self._push(entry, size, transaction)
 
     def _send_chunks(
         self,
@@ -347,6 +381,7 @@ class TopicProducer(TopicLink, Producer):
         entry_bytes: int,
         size: int,
         future: asyncio.Future[MessageId],
+        transaction: Transaction | None,
     ) -> None:
         room = self._max_message_bytes - metadata.ByteSize() - _CHUNK_METADATA_BYTES
         if not self._settings.chunking or room <= 0:
@@ -358,10 +393,12 @@ class TopicProducer(TopicLink, Producer):
         ]
         entries[-1].recipients = EachMessage((future,))
         for entry in entries:
-            self._push(entry, size if entry is entries[-1] else 0)
+            self._push(entry, size if entry is entries[-1] else 0, transaction)
 
-    def _push(self, entry: Entry, charge: int) -> None:
+    def _push(self, entry: Entry, charge: int, transaction: Transaction | None = None) -> None:
         """Send an entry, now or once there is a connection, and keep it until its receipt comes."""
+        if transaction is not None:
+            entry.txn = transaction.most, transaction.least
         entry.charged = charge
         self._memory.used += charge
         timeout_s = self._settings.send_timeout_s
@@ -529,5 +566,6 @@ class TopicProducer(TopicLink, Producer):
             following += 1
         return ids
 
-    def _envelope(self) -> Envelope:
-        return Envelope(self.name, self._settings.compression, self._schema_version)
+    def _envelope(self, transaction: Transaction | None = None) -> Envelope:
+        txn = None if transaction is None else (transaction.most, transaction.least)
+        return Envelope(self.name, self._settings.compression, self._schema_version, txn)

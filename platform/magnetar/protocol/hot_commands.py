@@ -43,8 +43,9 @@ def send(
     num_messages: int = 1,
     highest_sequence_id: int | None = None,
     is_chunk: bool = False,
+    txn: tuple[int, int] | None = None,
 ) -> bytes:
-    """What stands before a message of `message_bytes` bytes that goes to a broker."""
+    """What stands before a message of `message_bytes` bytes that goes to a broker, within transaction `txn` if given."""
     command = _reused.send
     body = _reused.send_body
     body.Clear()
@@ -56,6 +57,8 @@ def send(
         body.highest_sequence_id = highest_sequence_id
     if is_chunk:
         body.is_chunk = True
+    if txn is not None:
+        body.txnid_most_bits, body.txnid_least_bits = txn
     return encode_head(command, message_bytes)
 
 
@@ -126,6 +129,7 @@ def ack(
     cumulative: bool = False,
     request_id: int | None = None,
     validation_error: CommandAck.ValidationError.ValueType | None = None,
+    txn: tuple[int, int] | None = None,
 ) -> bytes:
     """Acknowledge `positions`: ids of entries, each with its ack set, empty for the whole entry.
 
@@ -150,4 +154,6 @@ def ack(
         body.request_id = request_id
     if validation_error is not None:
         body.validation_error = validation_error
+    if txn is not None:
+        body.txnid_most_bits, body.txnid_least_bits = txn
     return encode_command(command)
