@@ -43,6 +43,8 @@ async def recover(ledger_id: int, surroundings: Surroundings) -> LedgerMetadata:
     crash_point("ledger.in_recovery")
     run = _Run(metadata, surroundings)
     end = await run.finished()
+    # First said, then closed: nobody looks at a closed ledger by himself, should this process die in between.
+    await surroundings.marks.store(ledger_id, run.short(_close(metadata, end=end) or metadata))
     crash_point("ledger.before_close")
     metadata = await surroundings.registry.update(ledger_id, partial(_close, end=end))
     run.closed(metadata)
@@ -84,22 +86,29 @@ class _Run:
         self._end: asyncio.Future[CloseLedger] = asyncio.get_running_loop().create_future()
 
     def closed(self, metadata: LedgerMetadata) -> None:
-        """The ledger is closed. What was written back, but not to all that now are to have it, is to be copied.
+        """The ledger is closed: have those looked at that may lack something of it."""
+        self._closed = metadata
+        for bookie in sorted(self.short(metadata)):
+            self._surroundings.marks.note(self._ledger_id, bookie)
+        self._failed_copies.clear()
+
+    def short(self, metadata: LedgerMetadata) -> set[str]:
+        """The bookies that may lack entries of the ledger as it is closed: what was written back, but not to all that
+        then are to have it, is to be copied.
 
         So may be what the writer had confirmed: with fewer copies than its metadata promise, the others still under way
         when it died, and nobody left who knows. Where that can be, all whom it concerns are to be looked at.
         """
-        self._closed = metadata
+        bookies: set[str] = set()
         if metadata.write_quorum > metadata.ack_quorum and metadata.last_entry >= 0:
             # An ensemble change moves what is not confirmed: copies of the segment before may be under way too.
             for segment in metadata.segments[max(0, len(self._metadata.segments) - 2) :]:
-                for bookie in segment.ensemble:
-                    self._surroundings.marks.note(self._ledger_id, bookie)
-        failed, self._failed_copies = self._failed_copies, []
-        for entry_id, slot, bookie in failed:
+                bookies.update(segment.ensemble)
+        for entry_id, slot, bookie in self._failed_copies:
             ensemble = metadata.fragment_of(entry_id).ensemble
             if entry_id <= metadata.last_entry and ensemble[slot] == bookie:
-                self._surroundings.marks.note(self._ledger_id, bookie)
+                bookies.add(bookie)
+        return bookies
 
     async def finished(self) -> CloseLedger:
         self._carry_out(self.recovery.start())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 
 from magnetar.environment.logs import get_logger
 from magnetar.ledger.errors import MetadataCorrupt, MetadataUnavailable
@@ -30,6 +31,8 @@ class ReplicaMarks:
         self._tasks = tasks
         self._dice = dice
         self._queue: dict[int, set[str]] = {}
+        self._marking: tuple[int, set[str]] = (-1, set())
+        """What was taken from the queue and is not stored yet."""
         self._working = False
         self._closing = False
         self.marked = 0
@@ -56,6 +59,22 @@ class ReplicaMarks:
             self._working = True
             self._tasks.spawn(self._work())
 
+    async def store(self, ledger_id: int, bookies: Collection[str]) -> None:
+        """Mark now, durably, with what still waits for that ledger: nothing of it is forgotten should this process die.
+        Workers are told by `note`.
+
+        Raises:
+            MetadataUnavailable
+        """
+        marking, missing = self._marking
+        wanted = {*bookies, *self._queue.get(ledger_id, ()), *(missing if marking == ledger_id else ())}
+        if not wanted:
+            return
+        try:
+            await self._ledgers.mark(ledger_id, sorted(wanted), tell=False)
+        except MetadataCorrupt as error:
+            log.error("ledger.mark_unreadable", ledger_id=ledger_id, reason=str(error))
+
     def close(self) -> None:
         """Try what waits once more, and wait for nothing after that."""
         self._closing = True
@@ -81,6 +100,7 @@ class ReplicaMarks:
         while self._queue:
             ledger_id = next(iter(self._queue))
             missing = self._queue.pop(ledger_id)  # What is noted from here on is marked once more.
+            self._marking = ledger_id, missing
             try:
                 await self._ledgers.mark(ledger_id, sorted(missing), tell=False)
             except MetadataCorrupt as error:
@@ -89,6 +109,8 @@ class ReplicaMarks:
             except MetadataUnavailable:
                 self._queue.setdefault(ledger_id, set()).update(missing)
                 raise
+            finally:
+                self._marking = -1, set()
             self.marked += 1
             log.warning("ledger.underreplicated", ledger_id=ledger_id, missing=",".join(sorted(missing)))
         await self._ledgers.tell()

@@ -21,6 +21,8 @@ class LedgerClientSettings:
     """Confirmed, but still on the way to bookies that lag, over all ledgers. Beyond it the slowest is replaced."""
     replica_lag_s: float = 3.0
     """A bookie that has not answered for this long while others have is replaced."""
+    close_patience_s: float = 0.1
+    """How long a ledger that is closed waits for copies still on their way, before it says that they may be missing."""
     explicit_lac_s: float = 0.0
     """How often bookies are told of the last entry confirmed where no later entry tells them. 0: never."""
     delay_ensemble_change: bool = False

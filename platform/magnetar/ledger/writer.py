@@ -60,6 +60,10 @@ class LedgerWriter:
         """The highest LAC that bookies have been sent."""
         self._short: set[str] = set()
         """Bookies of the last segment that will not get a copy of some confirmed entry."""
+        self._short_at_end: set[str] = set()
+        """What that was when nothing more was taken."""
+        self._copies_came: asyncio.Future[None] | None = None
+        """For a close that waits for copies still on their way."""
         surroundings.supervision.opened(self)
 
     # What is known of it.
@@ -198,6 +202,9 @@ class LedgerWriter:
         if not member.replaced:
             member.lagging_bytes -= add.size
             member.lag.lagging_bytes -= add.size
+            came = self._copies_came
+            if came is not None and not came.done() and not self._lagging():
+                came.set_result(None)
         if status is BookieStatus.OK:
             return
         self._give_up_copy(add.entry_id, member)
@@ -411,6 +418,7 @@ class LedgerWriter:
         for add in pipeline.stop():
             self._counts.failed += 1
             self._tell(add, error)
+        self._short_at_end = set(self._short)
         self._segment_ended()
         if self._supervision.waiting:
             self._supervision.made_room()
@@ -435,6 +443,7 @@ class LedgerWriter:
         last_entry, length = self._pipeline.last_confirmed, self._pipeline.confirmed_length
         if self._metadata.closed:
             return last_entry
+        await self._say_what_is_short()
         stored = await self._surroundings.registry.update(
             self.ledger_id, partial(_close_at, last_entry=last_entry, length=length)
         )
@@ -444,6 +453,22 @@ class LedgerWriter:
             )
         self._metadata = stored
         return last_entry
+
+    async def _say_what_is_short(self) -> None:
+        """Mark, durably, the bookies that may lack copies: once the ledger is closed, nobody else finds out.
+
+        Raises:
+            MetadataUnavailable
+        """
+        if self._lagging():
+            self._copies_came = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._copies_came], timeout=self._surroundings.settings.close_patience_s)
+        short = {*self._short_at_end, *self._short, *self._lagging()}
+        await self._surroundings.marks.store(self.ledger_id, short)
+
+    def _lagging(self) -> list[str]:
+        """The bookies whose copies of confirmed entries are on their way."""
+        return [member.bookie for member in self._members if member.lagging_bytes]
 
 
 def _use_ensemble(

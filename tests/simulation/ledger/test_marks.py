@@ -80,7 +80,11 @@ def test_forgetting_copies_that_fail_late_is_found(monkeypatch: pytest.MonkeyPat
     def forgetful(self: LedgerWriter, add: object, member: object, status: object) -> None:
         """As if an entry were done with once it is confirmed."""
 
+    async def silent(self: LedgerWriter) -> None:
+        """And a ledger once it is closed."""
+
     monkeypatch.setattr(LedgerWriter, "_answered_late", forgetful)
+    monkeypatch.setattr(LedgerWriter, "_say_what_is_short", silent)
     assert finds_it()
 
 
@@ -93,5 +97,9 @@ def test_a_mark_that_is_tried_only_once_is_found(monkeypatch: pytest.MonkeyPatch
         except Exception:
             self._queue.clear()
 
+    async def nothing(self: ReplicaMarks, ledger_id: int, bookies: object) -> None:
+        """As if nothing were said before a ledger is closed: it hides what else is forgotten."""
+
     monkeypatch.setattr(ReplicaMarks, "_mark_all", once)
+    monkeypatch.setattr(ReplicaMarks, "store", nothing)
     assert finds_it()

@@ -12,6 +12,8 @@ import pytest
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, TooManyPending
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.ledger.registry import Change
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.ledger.writer import LedgerWriter
@@ -225,7 +227,10 @@ def test_a_ledger_whose_copies_are_all_there_is_not_marked() -> None:
     house.run(story())
 
 
-def test_copies_that_fail_after_the_close_are_marked() -> None:
+def test_copies_still_on_their_way_are_marked_before_the_close_and_again_when_they_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever closes may die at once: nobody looks at a closed ledger by himself."""
     house = House(3)
 
     async def story() -> None:
@@ -235,8 +240,17 @@ def test_copies_that_fail_after_the_close_are_marked() -> None:
         appends = Appends(writer)
         appends.append(b"x")
         await appends.answered(1)
+        closed_at: list[dict[int, tuple[str, ...]]] = []
+        update = client.surroundings.registry.update
+
+        async def seen(ledger_id: int, change: Change) -> LedgerMetadata:
+            closed_at.append(await marks(house))
+            return await update(ledger_id, change)
+
+        monkeypatch.setattr(client.surroundings.registry, "update", seen)
         await writer.close()
-        assert await marks(house) == {}
+        assert closed_at == [{writer.ledger_id: ("b0",)}]
+        assert client.surroundings.marks.marked == 0
         await until(lambda: client.surroundings.marks.marked > 0)
         assert await marks(house) == {writer.ledger_id: ("b0",)}
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from magnetar.ledger.errors import LedgerFenced, RecoveryFailed
-from magnetar.ledger.metadata import LedgerState, ledger_path
+from magnetar.ledger.metadata import LedgerMetadata, LedgerState, ledger_path
+from magnetar.ledger.registry import Change
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.simulation.bookies import BookieFaults
 from tests.unit.ledger.house import Appends, House, payloads, until
@@ -127,7 +128,10 @@ def test_a_failed_recovery_names_the_bookies_and_leaves_the_ledger_in_recovery()
     house.run(story())
 
 
-def test_what_a_recovery_could_not_write_everywhere_is_marked() -> None:
+def test_what_a_recovery_could_not_write_everywhere_is_marked_before_the_ledger_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever recovers may die at once: nobody looks at a closed ledger by himself."""
     house = House(3)
 
     async def story() -> None:
@@ -138,7 +142,20 @@ def test_what_a_recovery_could_not_write_everywhere_is_marked() -> None:
         gone = writer.metadata.segments[0].ensemble[2]
         house.bookies[gone].crash()
         client = house.client()
+        store = UnderreplicatedLedgers(house.metadata.connect(house.clock))
+        closed_at: list[set[str]] = []
+        update = client.surroundings.registry.update
+
+        async def seen(ledger_id: int, change: Change) -> LedgerMetadata:
+            wanted = change(await client.metadata_of(ledger_id))
+            if wanted is not None and wanted.closed:
+                closed_at.append({bookie for mark in await store.list() for bookie in mark.missing})
+            return await update(ledger_id, change)
+
+        monkeypatch.setattr(client.surroundings.registry, "update", seen)
         await client.recover(writer.ledger_id)
+        assert len(closed_at) == 1
+        assert gone in closed_at[0]
         await until(lambda: client.surroundings.marks.marked > 0)
         (mark,) = await UnderreplicatedLedgers(house.metadata.connect(house.clock)).list()
         assert mark.ledger_id == writer.ledger_id
