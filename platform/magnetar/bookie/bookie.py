@@ -16,9 +16,10 @@ from typing import TypeVar
 
 from magnetar.bookie.answers import Answers
 from magnetar.bookie.checkpoint import Checkpointer
-from magnetar.bookie.directory import Cookie
+from magnetar.bookie.directory import Cookie, Share
 from magnetar.bookie.door import Entrance, WaitingAdd, tell
 from magnetar.bookie.errors import BookieNotRunning
+from magnetar.bookie.figures import serving_samples
 from magnetar.bookie.index_rebuild import IndexRebuild
 from magnetar.bookie.lac_waits import LacWaits
 from magnetar.bookie.ledger_table import LedgerState
@@ -31,6 +32,7 @@ from magnetar.bookie.reads import Reader
 from magnetar.bookie.record import Kind, encode_explicit_lac, encode_registration
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.space import Fullness
+from magnetar.bookie.space_watch import SpaceWatch
 from magnetar.bookie.storage import Storage
 from magnetar.bookie.write_cache import Parts, stored_form
 from magnetar.environment.clock import Clock
@@ -53,7 +55,6 @@ from magnetar.protocol.bookie import (
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
 
-_READ_ONLY_CHECK_S = 5.0
 _URGENT = AddFlags.RECOVERY | AddFlags.HIGH_PRIORITY
 _OK = BookieStatus.OK
 _T = TypeVar("_T")
@@ -71,20 +72,26 @@ class Bookie:
         bookie_id: str,
         on_disk_failure: Callable[[BaseException], object] = fail_stop,
         machine: Machine = THIS_MACHINE,
+        share: Share | None = None,
     ) -> None:
-        """`on_disk_failure` must not return in production: after a failed sync nothing can be promised."""
+        """
+        Args:
+            settings: name one directory for ledgers and one for the journal at most; for more there is `parts.py`.
+            on_disk_failure: must not return in production: after a failed sync nothing can be promised.
+            share: which of a bookie's several directories this one is.
+        """
         self.settings = settings
         self.bookie_id = bookie_id
         self.read_only = False
         self.on_mode_change: Callable[[], None] | None = None
         """Called when `read_only` has changed, or free space by much."""
         self._disk = disk
+        self._share = share
         self._machine = machine
         self._clock = clock
         self._on_disk_failure = on_disk_failure
         self._serving = False
         self._cookie: Cookie | None = None
-        self._space_timer: asyncio.TimerHandle | None = None
         self._mode = Mode(
             settings.watermarks,
             on_read_only=self._on_read_only,
@@ -93,8 +100,6 @@ class Bookie:
         )
         self.companions: list[Callable[[], Iterable[Sample]]] = []
         """Whose metrics are shown with its own: those who look after it."""
-        self.on_checkpoint: Callable[[], None] | None = None
-        """Called after a checkpoint."""
         self.on_disk_filling: Callable[[], None] | None = None
         """Called when the disk has become fuller by a watermark: time to collect garbage."""
         self.adds = 0
@@ -157,7 +162,8 @@ class Bookie:
         self.limbo, self._fences_are_back = running.limbo, False
         self._mode.total_bytes = running.total_bytes
         self._mode.set("limbo", running.limbo.reason)
-        self._check_space(running.free_bytes)
+        self._space = SpaceWatch(self._mode, self._checkpointer, self._free_bytes, self._storage_thread)
+        self._space.look(running.free_bytes)
         self._serving = True
         if self._checkpointer.is_needed:
             self._checkpointer.schedule()
@@ -187,6 +193,7 @@ class Bookie:
             machine=self._machine,
             clock=self._clock,
             bookie_id=self.bookie_id,
+            share=self._share,
             loop=self._loop,
             on_failure=self._on_disk_failure,
         )
@@ -197,8 +204,7 @@ class Bookie:
             return
         self._serving = False
         self._lac_waits.wake_all()
-        if self._space_timer is not None:
-            self._space_timer.cancel()
+        self._space.stop()
         self._entrance.close()
         await self._journal.stop()
         flushed = await self._last_checkpoint()
@@ -265,9 +271,7 @@ class Bookie:
     def _on_checkpoint(self) -> None:
         self._entrance.let_in()
         if self._serving:
-            self._check_space(self._checkpointer.free_bytes)
-            if self.on_checkpoint is not None:
-                self.on_checkpoint()
+            self._space.look(self._checkpointer.free_bytes)
 
     def _admit_waiting(self, add: WaitingAdd) -> None:
         self._admit(*add)
@@ -449,17 +453,25 @@ class Bookie:
         return self.limbo.reason is None or self._fences_are_back
 
     @property
-    def sequence(self) -> int:
-        """How many records its journal has made durable, over all times: a copy of an older directory has fewer."""
-        if self._cookie is None:
-            raise BookieNotRunning
-        return self._journal.durable.sequence
+    def sequences(self) -> Mapping[str, int]:
+        """By directory, how many records its journal has made durable over all times: an older copy has fewer."""
+        return {self.instance_id: self._journal.durable.sequence}
 
     @property
-    def first_sequence(self) -> int:
-        """What `sequence` was found to be at the start."""
+    def first_sequences(self) -> Mapping[str, int]:
+        """What `sequences` were found to be at the start."""
         self._expect_serving()
-        return self._running.first_sequence
+        return {self.instance_id: self._running.first_sequence}
+
+    @property
+    def in_doubt(self) -> str | None:
+        """Why entries that are not found may be stored all the same, limbo apart."""
+        self._expect_serving()
+        return self._running.storage.doubt
+
+    async def forget_missing_logs(self) -> None:
+        """What lay in entry logs that are gone counts as missing from now on."""
+        await self.in_storage_thread(self.storage.forget_missing_logs)
 
     async def enter_limbo(self, reason: str) -> None:
         """From now on, and over restarts, deny nothing and take no ordinary adds."""
@@ -591,6 +603,14 @@ class Bookie:
         self._expect_serving()
         return self._running.storage
 
+    @property
+    def shares(self) -> tuple[Bookie, ...]:
+        """The bookies it consists of, each on a directory of its own: see `several.py`."""
+        return (self,)
+
+    def knows(self, ledger_id: int) -> bool:
+        return ledger_id in self._table
+
     def ledgers(self) -> set[int]:
         """The ledgers this bookie knows of at this moment."""
         self._expect_serving()
@@ -617,21 +637,6 @@ class Bookie:
 
     def _free_bytes(self) -> int:
         return self._disk.free_bytes(self.settings.directory)
-
-    def _check_space(self, free_bytes: int | None) -> None:
-        """Look again until there is room and storage can be written."""
-        self._mode.look(free_bytes, self._checkpointer.failing)
-        if "space" in self._mode.reasons and self._space_timer is None:
-            self._space_timer = self._loop.call_later(_READ_ONLY_CHECK_S, self._look_for_space)
-
-    def _look_for_space(self) -> None:
-        asked = self._loop.run_in_executor(self._storage_thread, self._free_bytes)
-        asked.add_done_callback(self._on_space)
-
-    def _on_space(self, found: asyncio.Future[int]) -> None:
-        self._space_timer = None
-        if self._serving:
-            self._check_space(None if found.exception() else found.result())
 
     def set_read_only(self, cause: str, reason: str | None) -> None:
         """Take no ordinary adds while any cause has a reason not to; None takes this one's back."""
@@ -671,24 +676,18 @@ class Bookie:
 
     def metrics(self) -> Iterator[Sample]:
         labels = {"bookie": self.bookie_id}
+        if self._share is not None:
+            labels["share"] = str(self._share.number)
         yield gauge("bookie_SERVER_STATUS", int(self._serving and not self.read_only), labels)
         if not self._serving:
             return
         yield counter("bookkeeper_server_ADD_ENTRY_count", self.adds, labels)
         yield counter("bookkeeper_server_READ_ENTRY_count", self.reads, labels)
         yield counter("bookie_WRITE_BYTES", self.add_bytes, labels)
-        yield gauge("bookie_adds_waiting", len(self._door), labels)
-        yield gauge("bookie_background_adds_waiting", len(self._back_door), labels)
-        yield counter("bookie_adds_refused_count", self._door.refused, labels)
-        yield gauge("bookie_read_cache_size", self._read_cache.bytes, labels)
-        yield counter("bookie_read_cache_hits_count", self._read_cache.hits, labels)
-        yield counter("bookie_read_cache_misses_count", self._read_cache.misses, labels)
-        yield counter("bookie_checkpoints_count", self._checkpointer.completed, labels)
-        yield counter("bookie_index_rebuilds_count", self._index_rebuild.begun, labels)
-        yield gauge("bookie_in_limbo", int(self.limbo.reason is not None), labels)
-        yield gauge("bookie_ledgers_in_limbo", len(self.limbo.ledgers), labels)
-        yield gauge("bookie_ledger_dir_free_bytes", self.free_bytes, labels)
-        yield gauge("bookie_ledger_dir_total_bytes", self.total_bytes, labels)
+        entrance, checkpointer, rebuild = self._entrance, self._checkpointer, self._index_rebuild
+        yield from serving_samples(
+            labels, entrance, self._read_cache, checkpointer, rebuild, self.limbo, self._mode
+        )
         yield from self._running.samples(labels)
         for companion in self.companions:
             yield from companion()

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.entry_log import LedgerMap
 from magnetar.bookie.errors import EntryLogCorrupt
 from magnetar.bookie.index import IndexUnusable
+from magnetar.bookie.several import AnyBookie
 from magnetar.bookie.space import Fullness
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
@@ -44,7 +46,7 @@ class GarbageCollector:
 
     def __init__(
         self,
-        bookie: Bookie,
+        bookie: AnyBookie,
         live_ledgers: LiveLedgers,
         *,
         exists: LedgerExists | None = None,
@@ -65,7 +67,7 @@ class GarbageCollector:
         self._missing_since: dict[int, float] = {}
         self._wake = asyncio.Event()
         self.collections = 0
-        self.troubled_logs: dict[int, str] = {}
+        self.troubled_logs: dict[Path, str] = {}
         """Entry logs that cannot be read through, and why. Everything else is collected around them."""
         self._task: asyncio.Task[None] | None = None
 
@@ -105,7 +107,10 @@ class GarbageCollector:
             # Their entries are out of the index and the table, durably, before any file goes.
             await bookie.checkpoint()
             log.info("garbage.ledgers_forgotten", ledgers=len(gone))
-        removed, compacted = await self._collect_logs()
+        removed = compacted = 0
+        for share in bookie.shares:
+            removed_here, compacted_here = await self._collect_logs(share)
+            removed, compacted = removed + removed_here, compacted + compacted_here
         if removed or compacted:
             log.info("garbage.logs_collected", removed=removed, compacted=compacted)
         return Collected(len(gone), removed, compacted)
@@ -129,90 +134,84 @@ class GarbageCollector:
         self._missing_since = {each: start for each, start in since.items() if now - start < self._grace_s}
         return [ledger_id for ledger_id in gone if ledger_id not in self._missing_since]
 
-    async def _collect_logs(self) -> tuple[int, int]:
+    async def _collect_logs(self, bookie: Bookie) -> tuple[int, int]:
         """Remove what is dead first, which takes no space, then rewrite the emptiest: on a full disk that is the way out."""
-        storage = self._bookie.storage
+        storage = bookie.storage
         # In this order: a ledger that comes later writes to logs at or above the boundary.
         boundary = storage.log_boundary()
-        live = self._bookie.ledgers()
-        if self._bookie.limbo.reason is not None:  # It may have forgotten some that it holds.
+        live = bookie.ledgers()
+        if bookie.limbo.reason is not None:  # It may have forgotten some that it holds.
             live |= await self._live_ledgers()
         removed = compacted = 0
         to_compact: list[tuple[float, int, int, int]] = []
         damaged: list[int] = []
         for log_id in storage.complete_logs(boundary):
             try:
-                found = await self._map_of(log_id)
+                found = await self._map_of(bookie, log_id)
                 total = sum(found.bytes_by_ledger.values())
                 alive = sum(size for ledger_id, size in found.bytes_by_ledger.items() if ledger_id in live)
                 if not alive:
-                    await self._bookie.in_storage_thread(storage.remove_logs, {log_id})
+                    await bookie.in_storage_thread(storage.remove_logs, {log_id})
                     removed += 1
-                elif alive < total * self._threshold:
+                elif alive < total * _threshold(bookie):
                     to_compact.append((alive / total, log_id, alive, found.data_end))
             except EntryLogCorrupt as error:
-                self._report(log_id, error)
+                self._report(bookie, log_id, error)
                 damaged.append(log_id)
             except (IndexUnusable, OSError) as error:
-                self._report(log_id, error)
+                self._report(bookie, log_id, error)
         for _, log_id, alive, data_end in sorted(to_compact):
-            if not await self._has_room_for(alive):
+            if not await self._has_room_for(bookie, alive):
                 log.warning("garbage.no_room_to_compact", log=log_id, bytes=alive)
                 continue  # A smaller one may fit.
             try:
-                await self._compact(log_id, data_end, live)
+                await self._compact(bookie, log_id, data_end, live)
                 compacted += 1
             except EntryLogCorrupt as error:
-                self._report(log_id, error)
+                self._report(bookie, log_id, error)
                 damaged.append(log_id)
             except (IndexUnusable, OSError) as error:
-                self._report(log_id, error)
+                self._report(bookie, log_id, error)
         for log_id in damaged:
-            compacted += await self._rescue(log_id, live)
+            compacted += await self._rescue(bookie, log_id, live)
         return removed, compacted
 
-    def _report(self, log_id: int, error: Exception) -> None:
-        self.troubled_logs[log_id] = str(error)
+    def _report(self, bookie: Bookie, log_id: int, error: Exception) -> None:
+        path = bookie.storage.logs.path(log_id)
+        self.troubled_logs[path] = str(error)
         log.error(
             "garbage.log_kept",
-            file=str(self._bookie.storage.logs.path(log_id)),
+            file=str(path),
             log=log_id,
             reason=str(error),
         )
 
-    @property
-    def _threshold(self) -> float:
-        """On a disk that fills every log is rewritten that gives a tenth of its space back."""
-        usual = self._bookie.settings.compaction_threshold
-        return usual if self._bookie.fullness is Fullness.FINE else max(usual, _EAGER_THRESHOLD)
-
-    async def _has_room_for(self, size: int) -> bool:
+    async def _has_room_for(self, bookie: Bookie, size: int) -> bool:
         """Whether the copies fit, with as much again to be safe: what is reserved may be used for this."""
-        bookie = self._bookie
         free = (await bookie.info()).free_bytes
         return free > size + min(size, bookie.settings.entry_log_bytes // 8)
 
-    async def _map_of(self, log_id: int) -> LedgerMap:
-        storage = self._bookie.storage
+    async def _map_of(self, bookie: Bookie, log_id: int) -> LedgerMap:
+        storage = bookie.storage
         found = await asyncio.to_thread(storage.logs.read_map, log_id)
         if found is None:
-            found = await self._bookie.in_storage_thread(storage.ledger_map, log_id)
+            found = await bookie.in_storage_thread(storage.ledger_map, log_id)
         return found
 
-    async def _compact(self, log_id: int, data_end: int, live: set[int]) -> None:
-        bookie, storage = self._bookie, self._bookie.storage
+    async def _compact(self, bookie: Bookie, log_id: int, data_end: int, live: set[int]) -> None:
+        storage = bookie.storage
         position: int | None = 0
         while position is not None:
             position = await bookie.in_storage_thread(storage.compact_step, log_id, position, data_end, live)
             crash_point("bookie.compaction.middle")
         await bookie.in_storage_thread(storage.remove_logs, {log_id})
 
-    async def _rescue(self, log_id: int, live: set[int]) -> bool:
+    async def _rescue(self, bookie: Bookie, log_id: int, live: set[int]) -> bool:
         """Take what is whole out of a damaged log. It goes once nothing that lives is left in it: when the rest is mended."""
-        bookie, storage = self._bookie, self._bookie.storage
+        storage = bookie.storage
         try:
             clean = True
-            ledgers = sorted(await self._ledgers_in(log_id, live))
+            ledgers = sorted(await self._ledgers_in(bookie, log_id, live))
             for start in range(0, len(ledgers), _RESCUE_STEP):  # A flush may come between two steps.
                 some = ledgers[start : start + _RESCUE_STEP]
                 clean &= await bookie.in_storage_thread(storage.rescue, log_id, some)
@@ -220,19 +219,25 @@ class GarbageCollector:
                 clean and storage.doubt is None and not bookie.limbo
             ):  # What is missed may be behind the damage.
                 await bookie.in_storage_thread(storage.remove_logs, {log_id})
-                self.troubled_logs.pop(log_id, None)
+                self.troubled_logs.pop(storage.logs.path(log_id), None)
                 log.info("garbage.damaged_log_removed", log=log_id)
                 return True
         except (EntryLogCorrupt, IndexUnusable, OSError) as error:
-            self._report(log_id, error)
+            self._report(bookie, log_id, error)
         return False
 
-    async def _ledgers_in(self, log_id: int, live: set[int]) -> set[int]:
+    async def _ledgers_in(self, bookie: Bookie, log_id: int, live: set[int]) -> set[int]:
         """The ledgers that may have something in a log: by its map, or, without one, all."""
-        found = await asyncio.to_thread(self._bookie.storage.logs.read_map, log_id)
+        found = await asyncio.to_thread(bookie.storage.logs.read_map, log_id)
         return live if found is None else live & set(found.bytes_by_ledger)
 
     def metrics(self) -> Iterator[Sample]:
         labels = {"bookie": self._bookie.bookie_id}
         yield counter("bookie_gc_collections_count", self.collections, labels)
         yield gauge("bookie_damaged_entry_logs", len(self.troubled_logs), labels)
+
+
+def _threshold(bookie: Bookie) -> float:
+    """On a disk that fills every log is rewritten that gives a tenth of its space back."""
+    usual = bookie.settings.compaction_threshold
+    return usual if bookie.fullness is Fullness.FINE else max(usual, _EAGER_THRESHOLD)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.reads import ReadFailed
+from magnetar.bookie.several import AnyBookie
 from magnetar.environment.logs import get_logger
 from magnetar.protocol.bookie import BookieStatus
 from magnetar.protocol.ledger_entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, entry_digest_matches
@@ -78,7 +78,7 @@ class Integrity:
     """Belongs to the loop of its bookie."""
 
     def __init__(
-        self, bookie: Bookie, peers: Peers, *, retry_s: float = _RETRY_S, look_s: float = _LOOK_S
+        self, bookie: AnyBookie, peers: Peers, *, retry_s: float = _RETRY_S, look_s: float = _LOOK_S
     ) -> None:
         """`look_s`: how soon it notices that an index was built anew and lacks something."""
         self._bookie = bookie
@@ -98,7 +98,7 @@ class Integrity:
         named = sorted(await self._peers.fenceable())
         for start in range(0, len(named), _FENCES_AT_ONCE):
             await self._bookie.fence_unasked(named[start : start + _FENCES_AT_ONCE])
-        await self._bookie.in_storage_thread(self._bookie.storage.forget_missing_logs)
+        await self._bookie.forget_missing_logs()
         self._bookie.fences_are_back()
         log.info("limbo.fenced", bookie=self._bookie.bookie_id, ledgers=len(named))
 
@@ -119,7 +119,7 @@ class Integrity:
 
     @property
     def _all_is_in_doubt(self) -> bool:
-        return self._bookie.limbo.reason is not None or self._bookie.storage.doubt is not None
+        return self._bookie.limbo.reason is not None or self._bookie.in_doubt is not None
 
     async def _until_whole(self) -> None:
         loop = asyncio.get_running_loop()

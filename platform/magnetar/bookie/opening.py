@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from magnetar.bookie.directory import JOURNAL, Cookie, open_directory
+from magnetar.bookie.directory import Cookie, Share, open_directory
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_replay import JournalReplay
 from magnetar.bookie.ledger_table import LedgerTable
@@ -53,6 +53,17 @@ class Running:
         yield gauge("bookie_index_in_doubt", int(storage.doubt is not None), labels)
 
 
+class _Locks:
+    """Of two directories."""
+
+    def __init__(self, *locks: Lock) -> None:
+        self._locks = locks
+
+    def release(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
+
 def open_bookie(
     settings: BookieSettings,
     *,
@@ -60,21 +71,35 @@ def open_bookie(
     machine: Machine,
     clock: Clock,
     bookie_id: str,
+    share: Share | None = None,
     loop: asyncio.AbstractEventLoop,
     on_failure: Callable[[BaseException], object],
 ) -> Running:
     """Open or make the directory, replay the journal, begin a new segment. Blocks: not for the loop."""
-    directory = settings.directory
+    directory, journal_path = settings.directory, settings.journal
     disk.make_directory(directory)
     lock = machine.lock(directory)
     storage: Storage | None = None
     try:
+        elsewhere = journal_path.parent != directory
+        if elsewhere:
+            disk.make_directory(journal_path.parent)
+            lock = _Locks(lock, machine.lock(journal_path.parent))
         limbo_file = LimboFile(disk, directory)
         losses = Losses(limbo_file, clock, may_go_on=settings.on_lost_data == "limbo")
-        cookie = open_directory(disk, directory, bookie_id, clock, dice=machine.dice, lost=losses)
+        cookie = open_directory(
+            disk,
+            directory,
+            bookie_id,
+            clock,
+            journal=journal_path if elsewhere else None,
+            share=share,
+            dice=machine.dice,
+            lost=losses,
+        )
         segments = Segments(
             disk,
-            directory / JOURNAL,
+            journal_path,
             segment_bytes=settings.journal_segment_bytes,
             first_bytes=settings.journal_first_bytes,
             clock=clock,

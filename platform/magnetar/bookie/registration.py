@@ -1,6 +1,6 @@
 """Making a bookie known: its cookie, which ties its id to one data directory, and its ephemeral registration.
 
-/ledgers/cookies/<id>      {"version": 1, "instance_id": …, "sequence": …}        stays
+/ledgers/cookies/<id>      {"version": 1, "instance_id": …, "sequence": …, "sequences": …}     stays
 /ledgers/available/<id>    {"version": 1, "address": …, "incarnation": …, "read_only": …}   while the session lives
 /ledgers/readonly_wanted/<id>   there while an operator wants the bookie read-only
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Mapping
 
-from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import BookieAlreadyRegistered, CookieMismatch
+from magnetar.bookie.several import AnyBookie
 from magnetar.environment.logs import get_logger
 from magnetar.metadata.errors import AlreadyExists, BadVersion, MetadataError, NotFound
 from magnetar.metadata.store import (
@@ -33,7 +34,7 @@ from magnetar.protocol.bookie import (
 
 _POLL_S = 0.5
 _BACKOFF_MAX_S = 15.0
-_SEQUENCE_S = 60.0
+_SEQUENCE_S = 10.0
 
 log = get_logger("magnetar.bookie.registration")
 
@@ -59,7 +60,7 @@ class BookieRegistration:
     """Registers one running bookie and keeps it registered through lost sessions."""
 
     def __init__(
-        self, metadata: MetadataStore, bookie: Bookie, address: str, *, old_session_wait_s: float = 40.0
+        self, metadata: MetadataStore, bookie: AnyBookie, address: str, *, old_session_wait_s: float = 40.0
     ) -> None:
         """
         Args:
@@ -74,7 +75,8 @@ class BookieRegistration:
         self._path = f"{AVAILABLE_PATH}/{bookie.bookie_id}"
         self._cookie_path = f"{COOKIES_PATH}/{bookie.bookie_id}"
         self._cookie_version = MUST_NOT_EXIST
-        self._told_sequence = 0
+        self._told: Mapping[str, int] = {}
+        """The sequences that metadata knows of."""
         self._sequence_timer: asyncio.TimerHandle | None = None
         self._wanted_path = f"{READ_ONLY_WANTED_PATH}/{bookie.bookie_id}"
         self._watches: list[Watch] = []
@@ -100,25 +102,36 @@ class BookieRegistration:
                     "its data directory holds ledgers, but this cluster does not know it: it belongs to another cluster",
                 )
             try:
-                await self._tell_sequence()
+                await self._tell_sequences()
                 return
             except AlreadyExists:
                 record = await self._metadata.get(self._cookie_path)
         self._cookie_version = record.version if record is not None else MUST_NOT_EXIST
-        known, sequence = _decode_cookie(record.value) if record is not None else (None, 0)
+        known, sequences = _decode_cookie(record.value) if record is not None else (None, {})
         if known != bookie.instance_id:
             await self._accept_loss(
                 f"the cluster knows it with data directory {known}, this one is {bookie.instance_id}: the disk was"
                 f" emptied or swapped",
                 may_go_on=not bookie.ledgers(),
             )
-        elif sequence > max(bookie.first_sequence, self._told_sequence):  # Not what this start has told.
-            await self._accept_loss(
-                f"its journal ends at record {bookie.first_sequence}, but {sequence} had been reached: the directory is"
-                f" an older copy, or has lost the end of its journal",
-                may_go_on=True,
-            )
-        await self._tell_sequence()
+        elif reason := self._what_is_older(sequences):
+            await self._accept_loss(reason, may_go_on=True)
+        await self._tell_sequences()
+
+    def _what_is_older(self, sequences: Mapping[str, int]) -> str | None:
+        """Whether a directory is not what it was when it was last heard of."""
+        found = self._bookie.first_sequences
+        for instance_id, reached in sequences.items():
+            if instance_id not in found:
+                return f"its directory {instance_id} is not there any more"
+            if reached > max(
+                found[instance_id], self._told.get(instance_id, 0)
+            ):  # Not what this start has told.
+                return (
+                    f"its journal ends at record {found[instance_id]}, but {reached} had been reached: the directory is"
+                    f" an older copy, or has lost the end of its journal"
+                )
+        return None
 
     async def _accept_loss(self, reason: str, *, may_go_on: bool) -> None:
         bookie = self._bookie
@@ -153,33 +166,31 @@ class BookieRegistration:
 
     async def _renew_cookie(self) -> None:
         try:
-            await self._tell_sequence()
+            await self._tell_sequences()
         except BadVersion:
             record = await self._metadata.get(self._cookie_path)
             if record is None or _decode_cookie(record.value)[0] != self._bookie.instance_id:
                 log.error("bookie.cookie_is_not_ours_any_more", bookie=self._bookie.bookie_id)
-                self._told_sequence = self._bookie.sequence
+                self._told = self._bookie.sequences
                 return
             self._cookie_version = record.version  # An answer was lost, or an operator was here.
-            await self._tell_sequence()
+            await self._tell_sequences()
 
-    async def _tell_sequence(self) -> None:
-        """Note in metadata how far the journal has come: no copy of the directory from before passes for it."""
-        sequence = self._bookie.sequence
-        value = self._cookie(sequence)
+    async def _tell_sequences(self) -> None:
+        """Note in metadata how far the journals have come: no copy of a directory from before passes for it."""
+        sequences = self._bookie.sequences
+        instance_id = self._bookie.instance_id
+        fields: dict[str, object] = {
+            "version": REGISTRATION_VERSION,
+            "instance_id": instance_id,
+            "sequence": sequences[instance_id],
+        }
+        if len(sequences) > 1:
+            fields["sequences"] = sequences
         self._cookie_version = await self._metadata.put(
-            self._cookie_path, value, expected_version=self._cookie_version
+            self._cookie_path, json.dumps(fields).encode(), expected_version=self._cookie_version
         )
-        self._told_sequence = sequence
-
-    def _cookie(self, sequence: int) -> bytes:
-        return json.dumps(
-            {
-                "version": REGISTRATION_VERSION,
-                "instance_id": self._bookie.instance_id,
-                "sequence": sequence,
-            }
-        ).encode()
+        self._told = sequences
 
     async def start(self) -> None:
         """Check the cookie and register.
@@ -201,12 +212,12 @@ class BookieRegistration:
         await self._follow_wish()
         await self._register()
         self._bookie.on_mode_change = self._repair_soon
-        self._bookie.on_checkpoint = self._tell_sequence_in_time
+        self._look_again()
 
     async def stop(self) -> None:
         """Deregister: no new ensemble will name this bookie."""
         self._stopping = True
-        self._bookie.on_mode_change = self._bookie.on_checkpoint = None
+        self._bookie.on_mode_change = None
         if self._sequence_timer is not None:
             self._sequence_timer.cancel()
         for watch in self._watches:
@@ -218,7 +229,7 @@ class BookieRegistration:
             return
         self.registered = False
         try:
-            if self._bookie.sequence > self._told_sequence:
+            if self._bookie.sequences != self._told:
                 await self._renew_cookie()
             record = await self._metadata.get(self._path)
             if record is not None and record.session == self._metadata.session_id:
@@ -280,14 +291,11 @@ class BookieRegistration:
         elif state is SessionState.CONNECTED:
             self._repair_soon()
 
-    def _tell_sequence_in_time(self) -> None:
-        """Something was written: metadata hears of it within a minute, and not more often."""
-        if self._sequence_timer is None and self._bookie.sequence > self._told_sequence:
-            self._sequence_timer = asyncio.get_running_loop().call_later(_SEQUENCE_S, self._sequence_is_due)
-
-    def _sequence_is_due(self) -> None:
-        self._sequence_timer = None
-        self._repair_soon()
+    def _look_again(self) -> None:
+        """Of what is written metadata hears within seconds, and of an idle bookie nothing."""
+        self._sequence_timer = asyncio.get_running_loop().call_later(_SEQUENCE_S, self._look_again)
+        if self._bookie.sequences != self._told:
+            self._repair_soon()
 
     def _repair_soon(self) -> None:
         """Register again in the background; the bookie serves meanwhile."""
@@ -304,7 +312,7 @@ class BookieRegistration:
             try:
                 await self._follow_wish()
                 await self._register()
-                if self._bookie.sequence > self._told_sequence:
+                if self._bookie.sequences != self._told:
                     await self._renew_cookie()
                 delay = _POLL_S
             except (MetadataError, BookieAlreadyRegistered) as error:
@@ -319,10 +327,12 @@ class BookieRegistration:
                 delay = min(2 * delay, _BACKOFF_MAX_S)
 
 
-def _decode_cookie(value: bytes) -> tuple[str | None, int]:
-    """Whose directory it is, and how far its journal had come at least."""
+def _decode_cookie(value: bytes) -> tuple[str | None, dict[str, int]]:
+    """Whose directories they are, and how far the journal of each had come at least."""
     try:
         fields = json.loads(value)
-        return str(fields["instance_id"]), int(fields.get("sequence", 0))
-    except (ValueError, KeyError, TypeError):
-        return None, 0
+        instance_id = str(fields["instance_id"])
+        sequences = fields.get("sequences") or {instance_id: fields.get("sequence", 0)}
+        return instance_id, {str(name): int(reached) for name, reached in sequences.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, {}

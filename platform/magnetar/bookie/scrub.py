@@ -14,6 +14,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import EntryLogCorrupt
 from magnetar.bookie.index import IndexUnusable
 from magnetar.bookie.integrity import Integrity
+from magnetar.bookie.several import AnyBookie
 from magnetar.bookie.storage import DamagedEntry
 from magnetar.environment.logs import get_logger
 from magnetar.metrics.sample import Sample, counter, gauge
@@ -42,7 +43,7 @@ class Scrubber:
 
     def __init__(
         self,
-        bookie: Bookie,
+        bookie: AnyBookie,
         integrity: Integrity | None = None,
         *,
         bytes_per_s: int | None = None,
@@ -92,19 +93,11 @@ class Scrubber:
 
     async def scrub(self) -> ScrubReport:
         """One round. What cannot be read is reported and passed over."""
-        report, storage = ScrubReport(), self._bookie.storage
+        report = ScrubReport()
         for key in list(self.damaged):
             await self._mend(self.damaged[key], report)
-        for log_id in storage.missing_logs():
-            await self._scrub_by_index(log_id, report)
-        for log_id in storage.complete_logs(storage.log_boundary()):
-            try:
-                await self._scrub_log(log_id, report)
-            except FileNotFoundError:
-                continue  # Collected meanwhile.
-            except (OSError, IndexUnusable) as error:
-                report.unreadable_logs += 1
-                log.error("scrub.log_unreadable", file=str(storage.logs.path(log_id)), reason=str(error))
+        for share in self._bookie.shares:
+            await self._scrub_share(share, report)
         if self._integrity is not None and not self._bookie.limbo:
             checked = await self._integrity.check()
             report.missing += checked.fetched + sum(checked.lost.values())
@@ -114,17 +107,28 @@ class Scrubber:
             setattr(self.total, name, getattr(self.total, name) + getattr(report, name))
         return report
 
-    async def _scrub_log(self, log_id: int, report: ScrubReport) -> None:
+    async def _scrub_share(self, bookie: Bookie, report: ScrubReport) -> None:
+        storage = bookie.storage
+        for log_id in storage.missing_logs():
+            await self._scrub_by_index(bookie, log_id, report)
+        for log_id in storage.complete_logs(storage.log_boundary()):
+            try:
+                await self._scrub_log(bookie, log_id, report)
+            except FileNotFoundError:
+                continue  # Collected meanwhile.
+            except (OSError, IndexUnusable) as error:
+                report.unreadable_logs += 1
+                log.error("scrub.log_unreadable", file=str(storage.logs.path(log_id)), reason=str(error))
+
+    async def _scrub_log(self, bookie: Bookie, log_id: int, report: ScrubReport) -> None:
         report.logs += 1
         position: int | None = 0
         while position is not None:
             try:
-                step = await asyncio.to_thread(
-                    self._bookie.storage.verify_step, log_id, position, _STEP_BYTES
-                )
+                step = await asyncio.to_thread(bookie.storage.verify_step, log_id, position, _STEP_BYTES)
             except EntryLogCorrupt as error:
                 log.error("scrub.log_damaged", file=str(error.path), offset=error.offset, reason=str(error))
-                await self._scrub_by_index(log_id, report)
+                await self._scrub_by_index(bookie, log_id, report)
                 return
             report.bytes += step.bytes
             for damaged in step.damaged:
@@ -133,9 +137,9 @@ class Scrubber:
             if self._bytes_per_s:
                 await asyncio.sleep(step.bytes / self._bytes_per_s)
 
-    async def _scrub_by_index(self, log_id: int, report: ScrubReport) -> None:
+    async def _scrub_by_index(self, bookie: Bookie, log_id: int, report: ScrubReport) -> None:
         """A log that cannot be read through: each entry that the index has in it by itself."""
-        storage, known = self._bookie.storage, self._bookie.ledgers()
+        storage, known = bookie.storage, bookie.ledgers()
         try:
             found = await asyncio.to_thread(storage.logs.read_map, log_id)
         except FileNotFoundError:

@@ -24,7 +24,7 @@ _MAGIC = b"MGJL"
 _COVERED = struct.Struct(">IIQQQI")
 _CHECKSUM = struct.Struct(">I")
 _HEADER_BYTES = len(_MAGIC) + _CHECKSUM.size + _COVERED.size
-_SUFFIX = ".journal"
+SUFFIX: Final = ".journal"
 _SPARE_SUFFIX = ".spare"
 _SPARES_MAX = 2
 
@@ -72,12 +72,12 @@ class Segments:
         self._spare_number = 0
 
     def path(self, segment: int) -> Path:
-        return self._directory / f"{segment:016x}{_SUFFIX}"
+        return self._directory / f"{segment:016x}{SUFFIX}"
 
     def ids(self) -> list[int]:
         """The segments there are, in order."""
         names = self._disk.list(self._directory)
-        return sorted(int(name[: -len(_SUFFIX)], 16) for name in names if name.endswith(_SUFFIX))
+        return sorted(int(name[: -len(SUFFIX)], 16) for name in names if name.endswith(SUFFIX))
 
     def beginning(self) -> Mark:
         """Where the first segment that can be read begins: all that can be replayed lies behind it."""

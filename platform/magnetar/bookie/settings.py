@@ -14,7 +14,14 @@ MIB = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class BookieSettings:
     directory: Path
-    """Where everything lies; one directory per bookie."""
+    """Where everything lies that no other directory is named for."""
+    ledger_directories: tuple[Path, ...] = ()
+    """Where entries, their index and the ledger tables lie: one directory for each disk. A ledger is in one of them, for
+    ever; new ones are spread over those with room. Directories may be added at the end, and none may be missing. The
+    first may be `directory` of a bookie that had only that. Empty: `directory`."""
+    journal_directories: tuple[Path, ...] = ()
+    """Where journals lie, each best on a device that does nothing else. There are as many as there are directories of the
+    kind that has more; they take turns in the fewer. Empty: beside the entries."""
 
     on_lost_data: Literal["refuse", "limbo"] = "refuse"
     """What to do where data is missing that was acknowledged: refuse to start, or start in limbo: read-only, denying
@@ -82,6 +89,11 @@ class BookieSettings:
     """How long a stop may take to flush. What is not flushed then is in the journal, and replayed at the next start."""
     fence_wait_s: float = 10.0
     """How long an answer may wait for its fence to become durable; then it is TIMEOUT."""
+
+    @property
+    def journal(self) -> Path:
+        """Where the segments lie, of a bookie with one journal."""
+        return (self.journal_directories[0] if self.journal_directories else self.directory) / "journal"
 
     @property
     def watermarks(self) -> Watermarks:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.garbage import GarbageCollector
 from magnetar.bookie.integrity import Integrity
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.scrub import Scrubber
+from magnetar.bookie.several import AnyBookie, make_bookie
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.disk import SystemDisk
 from magnetar.ledger.registry import LedgerRegistry
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def running_bookie(
     settings: PlatformSettings, metadata: MetadataStore, bookie_id: str, address: str = ""
-) -> AsyncIterator[tuple[Bookie, BookieRegistration]]:
+) -> AsyncIterator[tuple[AnyBookie, BookieRegistration]]:
     """A bookie that has replayed its journal, and is neither served to others nor registered yet."""
     clock = SystemClock()
     async with AsyncExitStack() as parts:
-        bookie = Bookie(settings.bookie, disk=SystemDisk(), clock=clock, bookie_id=bookie_id)
+        bookie = make_bookie(settings.bookie, disk=SystemDisk(), clock=clock, bookie_id=bookie_id)
         await bookie.start()
         parts.push_async_callback(bookie.stop)
         registration = BookieRegistration(metadata, bookie, address)
@@ -42,7 +42,7 @@ async def running_bookie(
             return await ledgers.get(ledger_id) is not None
 
         integrity = None
-        if address or bookie.limbo or bookie.storage.doubt is not None:
+        if address or bookie.limbo or bookie.in_doubt is not None:
             integrity = await parts.enter_async_context(_integrity(settings, metadata, bookie))
         collector = GarbageCollector(bookie, live, exists=exists)
         collector.start()
@@ -56,7 +56,7 @@ async def running_bookie(
 
 @asynccontextmanager
 async def _integrity(
-    settings: PlatformSettings, metadata: MetadataStore, bookie: Bookie
+    settings: PlatformSettings, metadata: MetadataStore, bookie: AnyBookie
 ) -> AsyncIterator[Integrity]:
     """What gets back from other bookies what this one has lost. In limbo, what may have lost its fence is fenced here."""
     from magnetar.autorecovery.bookie_peers import BookiePeers

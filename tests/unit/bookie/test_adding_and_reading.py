@@ -271,7 +271,7 @@ async def test_without_space_the_bookie_only_reads(tmp_path: Path) -> None:
         assert await add(bookie, 1, 1, flags=AddFlags.RECOVERY) is OK
         assert (await bookie.read_entry(1, 0)).status is OK
         free = 1 << 30
-        bookie._look_for_space()
+        bookie._space._ask()
         async with asyncio.timeout(10):
             await writable.wait()
         assert await add(bookie, 1, 2) is OK
@@ -358,4 +358,4 @@ async def test_an_idle_bookie_has_no_timer(tmp_path: Path) -> None:
 
 def _timers(bookie: Bookie) -> list[object]:
     checkpointer = bookie._checkpointer
-    return [checkpointer._timer, checkpointer._retry, bookie._door._timer, bookie._space_timer]
+    return [checkpointer._timer, checkpointer._retry, bookie._door._timer, bookie._space._timer]

@@ -124,8 +124,8 @@ async def test_newer_formats_are_refused(tmp_path: Path) -> None:
     await used(tmp_path)
     cookie, mark = tmp_path / "cookie.json", tmp_path / "lastMark"
     good = cookie.read_bytes()
-    cookie.write_text(json.dumps({**json.loads(good), "version": 2}))
-    await expect(tmp_path, NewerFormat, "format version 2, this program knows up to 1")
+    cookie.write_text(json.dumps({**json.loads(good), "version": 3}))
+    await expect(tmp_path, NewerFormat, "format version 3, this program knows up to 2")
     cookie.write_bytes(good)
     text = json.dumps({**json.loads(mark.read_bytes().splitlines()[0]), "version": 3}).encode()
     mark.write_bytes(text + b"\n%08x\n" % crc32c(text))

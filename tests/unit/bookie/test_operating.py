@@ -159,7 +159,7 @@ async def test_the_last_bytes_are_kept_from_recoveries_too(tmp_path: Path) -> No
 async def test_a_full_disk_is_looked_at_until_it_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.bookie.bookie._READ_ONLY_CHECK_S", 0.01)
+    monkeypatch.setattr("magnetar.bookie.space_watch._AGAIN_S", 0.01)
     free = 4 * MIB
     disk = ShortDisk(lambda: free)
     async with running(tmp_path, disk=disk, free_bytes_min=8 * MIB) as bookie:
@@ -172,7 +172,7 @@ async def test_a_full_disk_is_looked_at_until_it_is_not(
 async def test_a_look_at_the_disk_that_fails_is_not_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.bookie.bookie._READ_ONLY_CHECK_S", 0.01)
+    monkeypatch.setattr("magnetar.bookie.space_watch._AGAIN_S", 0.01)
     free, failures = 4 * MIB, 0
 
     def look() -> int:

@@ -105,7 +105,7 @@ async def test_garbage_is_collected_around_a_damaged_log_and_at_last_in_it(tmp_p
         collected = await collector.collect()
         assert collected.compacted_logs >= len(logs) - 1
         assert [path for path in logs if path.exists()] == [logs[0]]
-        assert list(collector.troubled_logs) == [int(logs[0].stem, 16)]
+        assert list(collector.troubled_logs) == [logs[0]]
         for entry_id in range(20):
             read = await bookie.read_entry(1, entry_id)
             assert read.status is (BookieStatus.IO_ERROR if entry_id < 2 else OK), entry_id

@@ -13,7 +13,7 @@ from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.environment.clock import SystemClock
 from magnetar.environment.disk import Disk, SystemDisk
-from magnetar.protocol.bookie import AddFlags, BookieStatus, master_key
+from magnetar.protocol.bookie import AddFlags, BookieConnection, BookieStatus, master_key
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.ledger_entry import encode_entry_header
 
@@ -84,7 +84,7 @@ async def running(directory: Path, *, disk: Disk | None = None, **changes: Any) 
 
 
 def begin_add(
-    bookie: Bookie,
+    bookie: BookieConnection,
     ledger_id: int,
     entry_id: int,
     payload: bytes = b"payload",
@@ -102,7 +102,7 @@ def begin_add(
 
 
 async def add(
-    bookie: Bookie, ledger_id: int, entry_id: int, payload: bytes = b"payload", **how: Any
+    bookie: BookieConnection, ledger_id: int, entry_id: int, payload: bytes = b"payload", **how: Any
 ) -> BookieStatus:
     """An add and its status, which is expected within a few seconds."""
     async with asyncio.timeout(10):

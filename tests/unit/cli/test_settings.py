@@ -112,6 +112,8 @@ defaultRetentionTimeInMinutes=90
 defaultRetentionSizeInMB=-1
 maxMessagePublishBufferSizeInMB=64
 activeConsumerFailoverDelayTimeMillis=250
+journalDirectories=/fast/one,/fast/two
+ledgerDirectories=/disks/a, /disks/b
 someKeyOfAnotherWorld = 17
 """,
         "broker.conf",
@@ -126,6 +128,8 @@ someKeyOfAnotherWorld = 17
     assert settings.policies.retention_time_s == 90 * 60
     assert settings.policies.retention_size_bytes == -1
     assert settings.broker.max_pending_publish_bytes == 64 * 1024 * 1024
+    assert settings.bookie.journal_directories == (Path("/fast/one"), Path("/fast/two"))
+    assert settings.bookie.ledger_directories == (Path("/disks/a"), Path("/disks/b"))
     assert settings.broker.failover_delay_s == 0.25
 
 

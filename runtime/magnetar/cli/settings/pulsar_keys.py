@@ -49,6 +49,11 @@ def _store(text: str) -> str:
     return text if text.partition(":")[0] in ("zk", "rocksdb", "memory") else f"zk:{text}"
 
 
+def _list(text: str) -> list[str]:
+    """Names between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 _MIB = _scaled(1024 * 1024)
 _MINUTES = _scaled(60)
 _MILLISECONDS = _scaled(0.001)
@@ -170,6 +175,9 @@ TRANSLATIONS: dict[str, Translation] = {
     "brokerDeleteInactiveTopicsEnabled": _same("policies.delete_inactive_topics"),
     "brokerDeleteInactiveTopicsMode": _same("policies.inactive_topic_delete_mode"),
     "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": _same("policies.inactive_topic_s"),
+    "delayedDeliveryEnabled": _same("policies.delayed_delivery.active"),
+    "delayedDeliveryTickTimeMillis": _same("policies.delayed_delivery.tick_time"),
+    "delayedDeliveryMaxDelayInMillis": _same("policies.delayed_delivery.max_delivery_delay_in_millis"),
     "maxPublishRatePerTopicInMessages": _same("policies.publish_rate_messages"),
     "maxPublishRatePerTopicInBytes": _same("policies.publish_rate_bytes"),
     "dispatchThrottlingRatePerTopicInMsg": _same("policies.dispatch_rate_messages"),
@@ -186,6 +194,9 @@ TRANSLATIONS: dict[str, Translation] = {
     "dispatchThrottlingOnBatchMessageEnabled": _same("broker.dispatch_rate_by_entry"),
     "dispatchThrottlingOnNonBacklogConsumerEnabled": _same("broker.dispatch_rate_for_caught_up"),
     # Bookie.
+    "journalDirectories": Translation("bookie.journal_directories", _list),
+    "journalDirectory": Translation("bookie.journal_directories", _list),
+    "ledgerDirectories": Translation("bookie.ledger_directories", _list),
     "journalMaxSizeMB": Translation("bookie.journal_segment_bytes", _MIB),
     "dbStorage_writeCacheMaxSizeMb": Translation("bookie.write_cache_bytes", _MIB),
     "dbStorage_readAheadCacheMaxSizeMb": Translation("bookie.read_cache_bytes", _MIB),
