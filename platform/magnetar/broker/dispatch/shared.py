@@ -107,7 +107,16 @@ class SharedDispatcher(Dispatcher):
         if self.stalled:
             return 0
         permits = sum(member.permits for member in self._members if member.ready)
-        return max(0, permits - sum(candidate.messages for candidate in self._ready))
+        return max(
+            0, permits - sum(each.messages for each in self._ready if not self._waits_for_its_owner(each))
+        )
+
+    def _waits_for_its_owner(self, candidate: Candidate) -> bool:
+        """Whether it is a chunk whose consumer cannot take it now: then it takes up nobody's permits."""
+        if candidate.chunk_of is None:
+            return False
+        owner = self._chunk_owners.get(candidate.chunk_of)
+        return owner is not None and not owner.ready
 
     def replays(self, limit: int) -> list[Position]:
         if not self._replay or self.room() == 0:
