@@ -29,6 +29,7 @@ class BoundedHttp(HttpToolsProtocol):
     _header_bytes = 0
     _header_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    _between_requests = True
 
     def connection_made(self, transport: Any) -> None:
         if len(self.connections) >= self.settings.connections_max:
@@ -45,7 +46,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
-            super().data_received(data)
+            super().data_received(_keep_to_http_1(data) if self._between_requests else data)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -61,8 +62,13 @@ class BoundedHttp(HttpToolsProtocol):
         self._count(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
+        self._between_requests = False
         self._headers_are_here()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._between_requests = True
+        super().on_message_complete()
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
@@ -105,6 +111,19 @@ class BoundedHttp(HttpToolsProtocol):
             b"content-length: %d\r\n\r\n%b" % (len(body), body)
         )
         self.transport.close()
+
+
+def _keep_to_http_1(data: bytes) -> bytes:
+    """The beginning of a request without its offer to speak HTTP/2.
+
+    Java's HttpClient makes that offer with every request, and the parser, once it has seen one, takes what
+    follows the headers for something else than the body.
+    """
+    if b"h2c" not in data:
+        return data
+    headers, blank, rest = data.partition(b"\r\n\r\n")
+    lines = [line for line in headers.split(b"\r\n") if line.lower() != b"upgrade: h2c"]
+    return b"\r\n".join(lines) + blank + rest
 
 
 class HeadersTooLarge(Exception):

@@ -28,6 +28,23 @@ async def raw(platform: Platform, request: bytes, *, deadline_s: float = 5.0) ->
         writer.close()
 
 
+async def test_an_offer_to_speak_http_2_costs_no_body(platform: Platform) -> None:
+    """Java's HttpClient makes it with every request."""
+    request = (
+        b"PUT /admin/v2/persistent/public/default/%b/partitions HTTP/1.1\r\nHost: x\r\n"
+        b"Connection: Upgrade, HTTP2-Settings%b\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
+        b"Upgrade: h2c\r\nContent-Length: 1\r\n\r\n3"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", platform.port)
+    for name in (b"one", b"two"):  # The second on the same connection.
+        writer.write(request % (name, b""))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
+    writer.close()
+    for name in ("one", "two"):
+        told = await platform.http.get(f"/admin/v2/persistent/public/default/{name}/partitions")
+        assert told.json()["partitions"] == 3
+
+
 async def test_paths_are_not_normalised(platform: Platform) -> None:
     for path in (b"/admin/v2/tenants/..", b"/admin/v2/tenants/."):
         answer = await raw(platform, b"PUT " + path + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
