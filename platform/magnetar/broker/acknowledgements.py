@@ -80,6 +80,8 @@ class Acknowledgements:
             if position > last or (data.ack_set and not batch_index):
                 continue  # Nothing is there yet; or a part of a batch, which then counts for nothing.
             acknowledged.append((position, list(data.ack_set) if data.ack_set else None))
+        if subscription.compacted is not None:
+            acknowledged = subscription.compacted.without_gone(acknowledged)
         cursor.acknowledge(acknowledged)
         if subscription.compacted is not None:
             subscription.compacted.acknowledged(acknowledged)
@@ -114,6 +116,8 @@ class Acknowledgements:
             ack_set = None
             position = Position(position.ledger_id, position.entry_id - 1)
         properties = {pair.key: pair.value for pair in command.properties} or None
+        if subscription.compacted is not None:
+            ((position, ack_set),) = subscription.compacted.without_gone([(position, ack_set)])
         self._cursor.acknowledge_cumulative(position, ack_set, properties)
         if subscription.compacted is not None:
             subscription.compacted.acknowledged_up_to(position if ack_set is None else position.preceding)

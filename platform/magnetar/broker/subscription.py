@@ -272,7 +272,9 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
 
     def _offer(self, dispatcher: Dispatcher, entries: Sequence[Entry], *, replayed: bool) -> None:
         self._delays.now_ms = self.topic.clock.time_ms()
-        sifted = self._filters.sift(entries, self._deliverable_part)
+        sifted = self._filters.sift(
+            entries, self._deliverable_part if self.compacted is None else self._compacted_part
+        )
         if sifted.never:
             self.cursor.acknowledge((position, None) for position in sifted.never)
             dispatcher.forget(sifted.never)
@@ -288,6 +290,10 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             self._messages_per_entry += (messages / len(sifted.candidates) - self._messages_per_entry) * 0.3
             dispatcher.offer(sifted.candidates, replayed=replayed)
             self._send_ready()
+
+    def _compacted_part(self, position: Position) -> Sequence[int] | None:
+        assert self.compacted is not None
+        return self.compacted.part_left(position, self._deliverable_part(position))
 
     def _send_ready(self) -> None:
         if self.dispatcher is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.compaction.state import CompactedRecord, decode_entry, decode_position
+from magnetar.broker.compaction.state import CompactedEntry, CompactedRecord, decode_entry, decode_position
 from magnetar.managed_ledger import Entry, Position
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.message import read_metadata
@@ -35,7 +35,7 @@ class CompactedLedger:
     def entries(self) -> int:
         return self.record.entries
 
-    async def read(self, entry_id: int, max_entries: int, max_bytes: int) -> list[Entry]:
+    async def read(self, entry_id: int, max_entries: int, max_bytes: int) -> list[CompactedEntry]:
         """Entries from the `entry_id`-th on; none behind the last.
 
         Raises:
@@ -60,10 +60,10 @@ class CompactedLedger:
         """The first entry not older than `timestamp_ms`, by broker timestamp, else publish time."""
 
         async def before(entry_id: int) -> bool:
-            return _time_of((await self.read(entry_id, 1, 1))[0]) < timestamp_ms
+            return _time_of((await self.read(entry_id, 1, 1))[0].entry) < timestamp_ms
 
         found = await self.read(await self._first_not(before), 1, 1)
-        return found[0] if found else None
+        return found[0].entry if found else None
 
     async def _first_not(self, before: Callable[[int], Coroutine[Any, Any, bool]]) -> int:
         low, high = 0, self.record.entries

@@ -7,7 +7,7 @@ for each pass that the keys take, and once more to write. Whatever is published 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from magnetar.broker.compaction.survivors import Survivors
 from magnetar.environment.crash import crash_point
 from magnetar.ledger.errors import LedgerError, TooManyPending
 from magnetar.managed_ledger import Entry, Position
+from magnetar.protocol import ack_sets
 from magnetar.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ _READ_BYTES: Final = 1024 * 1024
 _UNDER_WAY_MAX: Final = 8 * 1024 * 1024
 """Bytes written and not yet confirmed."""
 
-Dropped = Callable[[Entry, "MessageMetadata"], bool]
-"""Whether an entry is no message at all: a marker, or of a transaction that was aborted."""
+Hides = Callable[["MessageMetadata"], bool]
+"""Whether an entry is of a transaction that was aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Scope:
     """The last entry of the log that is compacted."""
     cursor_from: Callable[[Position], AbstractAsyncContextManager[Cursor]]
     """Opens a reader of the log."""
-    dropped: Dropped
+    hides: Hides
     keys_max: int
     keep_keyless: bool
 
@@ -110,7 +111,7 @@ class Compactor:
             stays = [survivors.stays(ordinal + number) for number in range(contents.places)]
             data = cut(entry.data, contents, stays)
             if data is not None:
-                await output.append(entry, data)
+                await output.append(entry, data, [] if all(stays) else _ack_set(stays))
         await output.finish()
         crash_point("compaction.written")
         record = CompactedRecord(
@@ -135,7 +136,7 @@ class Compactor:
                 contents = read_contents(entry.data)
             except ProtocolError:
                 continue  # No consumer is ever sent it.
-            if not contents.is_marker and not self._scope.dropped(entry, contents.metadata):
+            if not contents.is_marker and not self._scope.hides(contents.metadata):
                 yield entry, contents, ordinal
             ordinal += contents.places
 
@@ -147,8 +148,8 @@ class Compactor:
             number = 0
             while number < scope.previous.entries:
                 run = await scope.previous.read(number, _READ_ENTRIES, _READ_BYTES)
-                for entry in run:
-                    yield entry
+                for each in run:
+                    yield each.entry
                 number += len(run)
         async with scope.cursor_from(start) as cursor:
             while entries := await cursor.read(_READ_ENTRIES, _READ_BYTES):
@@ -156,6 +157,10 @@ class Compactor:
                     if entry.position > scope.end:
                         return
                     yield entry
+
+
+def _ack_set(stays: Sequence[bool]) -> list[int]:
+    return ack_sets.from_bits(sum(1 << index for index, each in enumerate(stays) if each))
 
 
 class _Output:
@@ -169,9 +174,11 @@ class _Output:
         self.entries = 0
         self.size = 0
 
-    async def append(self, entry: Entry, data: bytes | bytearray | memoryview) -> None:
+    async def append(
+        self, entry: Entry, data: bytes | bytearray | memoryview, stays: Sequence[int] = ()
+    ) -> None:
         """Raises LedgerError: this write, or one before it, has failed."""
-        parts = encode_entry(entry, data)
+        parts = encode_entry(entry, data, stays)
         size = sum(map(len, parts))
         await self._until(_UNDER_WAY_MAX)
 

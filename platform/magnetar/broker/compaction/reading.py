@@ -1,8 +1,9 @@
 """How a subscription reads compacted: what the compacted ledger covers from there, the rest from the log.
 
-Stands in the place of the cursor in a subscription's reading, and leaves acknowledgements to the cursor, but for
-entries of ledgers that the log has let go: of those it knows itself what is not acknowledged, and after a restart
-of the broker they come once more. Nothing is lost by that; at worst something comes twice.
+Stands in the place of the cursor in a subscription's reading. Of what it hands out it knows what is acknowledged:
+of entries of ledgers that the log has let go the cursor knows nothing; after a restart of the broker they come
+once more, unless their place was kept. What compaction has removed counts as acknowledged once all before it is:
+otherwise the log would have to keep it for ever.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from magnetar.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+    from magnetar.broker.compaction.state import CompactedEntry
     from magnetar.managed_ledger import Cursor, ManagedLedger
 
 
@@ -52,12 +54,16 @@ class CompactedReading:
         self._begins = begins
         self._next = EARLIEST
         self._unacknowledged: OrderedDict[Position, Sequence[int] | None] = OrderedDict()
-        """What was handed out of ledgers that the log has let go, in order; with what is left of each."""
+        """What was handed out, in order; with what is left of each."""
         self._handed_out = EARLIEST
-        """The last of those handed out ever."""
+        """The last entry handed out of ledgers that the log has let go."""
+        self._cut: dict[Position, Sequence[int]] = {}
+        """Batches among them of which some messages are gone: which are left."""
         self._at: tuple[CompactedLedger, Position, int] | None = None
         """Which entry of the compacted ledger follows, when `_next` is there."""
         self._generation = 0
+        self.tells_gone = True
+        """Whether the client is told which messages of a batch are gone. Else it delivers an empty one for each."""
         self.rewind()
 
     @property
@@ -73,16 +79,12 @@ class CompactedReading:
         """Let the next read begin at the first entry that is not acknowledged."""
         self._generation += 1
         self._cursor.rewind()
-        if self._unacknowledged:
-            self._next = next(iter(self._unacknowledged))
-        elif self._begins is not None:
-            self._next = self._begins
-        else:
-            self._next = self._cursor.read_position
+        self._next = self._cursor.read_position if self._begins is None else self._begins
 
     def moved_to(self, position: Position) -> None:
         """The subscription was set to `position`, forward or back."""
         self._unacknowledged.clear()
+        self._cut.clear()
         self._handed_out = EARLIEST
         self._begins = position if position < self._ledger.first_position else None
         self.rewind()
@@ -100,7 +102,9 @@ class CompactedReading:
                 self._cursor.read_on_from(self._next)
                 entries = await self._cursor.read(max_entries, max_bytes)
                 if entries and generation == self._generation:
-                    self._moved_on(entries[-1].position.following)
+                    for entry in entries:
+                        self._unacknowledged.setdefault(entry.position)
+                    self._next = entries[-1].position.following
                 return entries
             try:
                 number = await self._number_of(compacted)
@@ -112,36 +116,42 @@ class CompactedReading:
             if generation != self._generation:
                 return []
             entries = self._fresh(found)
-            self._moved_on((found[-1].position if found else compacted.horizon).following)
+            self._next = (found[-1].entry.position if found else compacted.horizon).following
             self._at = (compacted, self._next, number + len(found))
+            self._follow()
             if entries:
                 return entries
-
-    def _moved_on(self, following: Position) -> None:
-        self._next = following
-        if self._begins is not None:
-            self._count_begun()
 
     async def _number_of(self, compacted: CompactedLedger) -> int:
         if self._at is not None and self._at[:2] == (compacted, self._next):
             return self._at[2]
         return await compacted.find(self._next)
 
-    def _fresh(self, found: list[Entry]) -> list[Entry]:
-        """Those that are not acknowledged. Of those whose ledgers are gone, notes which are handed out."""
+    def part_left(self, position: Position, left: Sequence[int] | None) -> Sequence[int] | None:
+        """The messages to be delivered of an entry, where acknowledgements have `left` these."""
+        stays = self._cut.get(position) if self.tells_gone else None
+        if left is None or stays is None:
+            return stays if left is None else left
+        return ack_sets.and_(left, stays)
+
+    def _fresh(self, found: list[CompactedEntry]) -> list[Entry]:
+        """Those that are not acknowledged. They are handed out."""
         fresh = []
         first = self._ledger.first_position
-        for entry in found:
+        for each in found:
+            entry = each.entry
             position = entry.position
             if position >= first:
-                if not self._cursor.is_acknowledged(position):
-                    fresh.append(entry)
+                if self._cursor.is_acknowledged(position):
+                    continue
             elif position > self._handed_out:
                 self._handed_out = position
-                self._unacknowledged[position] = None
-                fresh.append(entry)
-            elif position in self._unacknowledged:
-                fresh.append(entry)
+            elif position not in self._unacknowledged:
+                continue
+            self._unacknowledged.setdefault(position)
+            if each.stays:
+                self._cut[position] = each.stays
+            fresh.append(entry)
         return fresh
 
     async def position_at_time(self, timestamp_ms: int, found: Position | None) -> Position | None:
@@ -162,12 +172,21 @@ class CompactedReading:
             return first.position if first is not None else found
         return found
 
-    # Acknowledging what the log has no more.
+    # Acknowledging.
+
+    def without_gone(
+        self, acknowledged: Sequence[tuple[Position, list[int] | None]]
+    ) -> list[tuple[Position, list[int] | None]]:
+        """What a client acknowledges of batches that were cut: nobody acknowledges messages that are gone."""
+        return [
+            (position, ack_sets.and_(ack_set, self._cut[position]) or None)
+            if ack_set is not None and position in self._cut
+            else (position, ack_set)
+            for position, ack_set in acknowledged
+        ]
 
     def acknowledged(self, acknowledged: Iterable[tuple[Position, Sequence[int] | None]]) -> None:
-        """Entries, or parts of entries, were acknowledged one by one."""
-        if not self._unacknowledged:
-            return
+        """Entries, or parts of entries, were acknowledged one by one. Tell the cursor first."""
         for position, ack_set in acknowledged:
             if position not in self._unacknowledged:
                 continue
@@ -175,32 +194,27 @@ class CompactedReading:
             left = ack_set if known is None or ack_set is None else ack_sets.and_(known, ack_set)
             if left is None or ack_sets.is_empty(left):
                 del self._unacknowledged[position]
+                self._cut.pop(position, None)
             else:
                 self._unacknowledged[position] = left
-        self._count_begun()
+        self._follow()
 
     def acknowledged_up_to(self, position: Position) -> None:
-        """Everything up to `position` was acknowledged."""
-        if not self._unacknowledged:
-            return
+        """Everything up to `position` was acknowledged. Tell the cursor first."""
         while self._unacknowledged and next(iter(self._unacknowledged)) <= position:
-            self._unacknowledged.popitem(last=False)
-        self._count_begun()
+            self._cut.pop(self._unacknowledged.popitem(last=False)[0], None)
+        self._follow()
 
     def skipped_up_to(self, position: Position) -> None:
         """Nothing up to `position` is wanted any more."""
-        self.acknowledged_up_to(position)
-        if self._begins is not None and self._begins <= position:
-            self._begins = position.following if position < self._ledger.first_position else None
         if self._next <= position:
             self._generation += 1
             self._next = position.following
+        self.acknowledged_up_to(position)
 
-    def _count_begun(self) -> None:
-        """The first place of which something is not acknowledged, before all that the cursor knows of."""
-        if self._unacknowledged:
-            self._begins = next(iter(self._unacknowledged))
-        elif self._next < self._ledger.first_position:
-            self._begins = max(self._begins or EARLIEST, self._handed_out.following)
-        else:
-            self._begins = None
+    def _follow(self) -> None:
+        """Everything before the first entry that is not acknowledged is, or is gone."""
+        first = next(iter(self._unacknowledged), self._next)
+        self._begins = first if first < self._ledger.first_position else None
+        if first > self._cursor.mark_delete.following:
+            self._cursor.acknowledge_cumulative(first.preceding)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +23,7 @@ BEGINS_PROPERTY: Final = "magnetar.begins-compacted/"
 """And one for each durable subscription that begins before the log does, in the compacted ledger."""
 _RECORD_VERSION: Final = 1
 _ENTRY_VERSION: Final = 1
-_HEAD: Final = struct.Struct(">Bqq")
+_HEAD: Final = struct.Struct(">BqqI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +76,37 @@ class CompactedRecord:
             ) from None
 
 
-def encode_entry(entry: Entry, data: Buffer) -> tuple[bytes, Buffer]:
-    """An entry as it stands in a compacted ledger: where it lies in the log, then its stored form with `data`."""
+@dataclass(frozen=True, slots=True)
+class CompactedEntry:
+    """An entry of a compacted ledger."""
+
+    entry: Entry
+    stays: tuple[int, ...] = ()
+    """Of a batch that was cut: an ack set whose bits of 1 are the messages that are still there."""
+
+
+def encode_entry(entry: Entry, data: Buffer, stays: Sequence[int] = ()) -> tuple[bytes, Buffer]:
+    """An entry as it stands in a compacted ledger: where it lies in the log, what stays, its stored form with `data`."""
     raw = entry.raw
     broker_metadata = raw[: len(raw) - len(entry.data)]
-    return _HEAD.pack(_ENTRY_VERSION, *entry.position) + broker_metadata, data
+    words = struct.pack(f">{len(stays)}q", *stays)
+    return _HEAD.pack(_ENTRY_VERSION, *entry.position, len(stays)) + words + broker_metadata, data
 
 
-def decode_entry(payload: Buffer) -> Entry:
+def decode_entry(payload: Buffer) -> CompactedEntry:
     """
     Raises:
         MetadataFailed: it is of a newer format.
         ProtocolError: what it holds cannot be read.
     """
     view = memoryview(payload)
-    version, ledger_id, entry_id = _HEAD.unpack_from(view)
+    version, ledger_id, entry_id, words = _HEAD.unpack_from(view)
     if version != _ENTRY_VERSION:
         raise MetadataFailed(f"a compacted entry is of format version {version}: upgrade this broker")
-    return stored_entry(Position(ledger_id, entry_id), view[_HEAD.size :])
+    stays = struct.unpack_from(f">{words}q", view, _HEAD.size)
+    return CompactedEntry(stored_entry(Position(ledger_id, entry_id), view[_HEAD.size + 8 * words :]), stays)
 
 
 def decode_position(payload: Buffer) -> Position:
     """Where in the log an entry of a compacted ledger lies."""
-    return Position(*_HEAD.unpack_from(payload)[1:])
+    return Position(*_HEAD.unpack_from(payload)[1:3])

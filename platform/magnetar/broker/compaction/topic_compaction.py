@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from magnetar.broker.persistent_topic import PersistentTopic
     from magnetar.broker.subscription import Subscription
     from magnetar.managed_ledger import Cursor, Entry, ManagedLedger
-    from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
 log = get_logger("magnetar.broker")
 
 _AFTER_FAILURE_S: Final = 60.0
+_COUNT_RIGHT: Final = ("Pulsar-Java", "Magnetar")
+"""Clients that acknowledge an entry once all messages are acknowledged that they were told are there. Others wait for
+those that are gone, too, so that their durable consumers are better given something for each. Readers do not mind."""
 _REST: Final = 4
 """By threshold a topic is not compacted again before so many times as long as the last run took."""
 
@@ -167,7 +169,7 @@ class TopicCompaction:
 
     def _end(self) -> Position:
         """The last entry that may be compacted: behind it transactions may be open."""
-        return self._ledger.last_confirmed
+        return self._topic.max_read_position
 
     async def _run(self) -> None:
         began = self._context.clock.monotonic()
@@ -212,7 +214,7 @@ class TopicCompaction:
             self.current,
             max(self._end(), self.horizon),
             self._topic.temporary_cursor,
-            self._is_no_message,
+            self._topic.hides,
             settings.compaction_keys_max,
             settings.compaction_retain_keyless,
         )
@@ -243,9 +245,6 @@ class TopicCompaction:
         crash_point("compaction.mark_moved")
         await self._delete_leftovers()
         return outcome
-
-    def _is_no_message(self, entry: Entry, metadata: MessageMetadata) -> bool:
-        return False
 
     async def _change(self, changes: Mapping[str, str]) -> None:
         """Change what the cursor's properties say: all at once, or nothing. What becomes empty is not kept."""
@@ -286,6 +285,7 @@ class TopicCompaction:
         active = subscription.active_consumer
         if reading is None or active is None or not active.read_compacted:
             return subscription.cursor
+        reading.tells_gone = not subscription.durable or active.peer.client_version.startswith(_COUNT_RIGHT)
         return reading
 
     def _begins(self, name: str) -> Position | None:
@@ -332,8 +332,10 @@ class TopicCompaction:
         found = await compacted.read(compacted.entries - 1, 1, 1) if compacted.entries else []
         if not found:
             return MessageId(-1, -1, last.partition)
-        position = found[0].position
-        return MessageId(position.ledger_id, position.entry_id, last.partition, _last_index(found[0]))
+        entry = found[0].entry
+        return MessageId(
+            entry.position.ledger_id, entry.position.entry_id, last.partition, _last_index(entry)
+        )
 
     # Figures.
 
