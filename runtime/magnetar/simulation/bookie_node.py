@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from pathlib import Path
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.garbage import GarbageCollector
-from magnetar.bookie.mark import MarkFile
+from magnetar.bookie.mark import FILE_NAME as MARK_FILE
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.settings import BookieSettings
 from magnetar.environment.errors import DiskFailed
@@ -31,6 +32,8 @@ class BookieNode:
         self.process: Process | None = None
         self.bookie: Bookie | None = None
         self.starts = 0
+        self._mark = (b"", 0)
+        """The journal's mark as it was last seen on the disk, and the segment it names."""
         self.directory = Path(f"/{name}")
         self._cluster = cluster
         dice = random.Random(cluster.dice.getrandbits(64))
@@ -48,7 +51,7 @@ class BookieNode:
         self._store: SimulatedStore | None = None
         self.settings = BookieSettings(
             self.directory,
-            journal_segment_bytes=dice.choice((8, 24, 64)) * KIB,
+            journal_segment_bytes=dice.choice((12, 40, 96)) * KIB,
             journal_first_bytes=8 * KIB,
             write_cache_bytes=dice.choice((6, 24, 1024)) * KIB,
             waiting_adds_bytes=64 * KIB,
@@ -59,7 +62,7 @@ class BookieNode:
             entry_log_bytes=dice.choice((4, 12, 64)) * KIB,
             entry_log_cached_bytes=8 * KIB,
             entry_log_read_cached_bytes=8 * KIB,
-            gc_interval_s=2.0,
+            gc_interval_s=dice.choice((2.0, 5.0)),
             gc_grace_s=3.0,
             free_bytes_min=32 * KIB,
             reserve_bytes=16 * KIB,
@@ -197,5 +200,7 @@ class BookieNode:
 
     def _removed(self, path: Path) -> None:
         if path.name.endswith(".journal") and self.bookie is not None:
-            mark = MarkFile(self.disk, self.directory).read().mark.segment
-            self._cluster.judge.file_removed(self.name, path.name, mark)
+            stored = self.disk.durable(self.directory / MARK_FILE)
+            if stored is not None and stored != self._mark[0]:
+                self._mark = (stored, int(json.loads(stored.partition(b"\n")[0])["segment"]))
+            self._cluster.judge.file_removed(self.name, path.name, self._mark[1])

@@ -54,14 +54,16 @@ class SimulatedConnection:
         done: AddDone,
     ) -> None:
         cluster, node = self._cluster, self._node
-        cluster.judge.sent(self._client.name, node.name, ledger_id, entry_id, flags)
-        what = "write-back" if flags & AddFlags.RECOVERY else "add"
+        writes_back, plain = bool(flags & AddFlags.RECOVERY), not flags
+        if not writes_back:
+            cluster.judge.sent(ledger_id, entry_id)
+        what = "write-back" if writes_back else "add"
 
         def arrive(bookie: Bookie, reply: Callable[[BookieStatus], None]) -> None:
-            arrived, read_only = cluster.loop.now, bookie.read_only
+            arrived, refuses = cluster.loop.now, plain and bookie.read_only
 
             def answered(status: BookieStatus) -> None:
-                cluster.judge.added(node.name, ledger_id, entry_id, flags, status, arrived, read_only)
+                cluster.judge.added(node.name, ledger_id, entry_id, writes_back, status, arrived, refuses)
                 reply(status)
 
             bookie.add_entry(ledger_id, entry_id, parts, flags, master_key, answered)
@@ -215,7 +217,7 @@ class SimulatedConnection:
         def at_the_machine() -> None:
             process = node.process
             if process is not None:
-                process.call(delivered)
+                process.call_now(delivered)
             elif node.disk.gone:
                 return  # Switched off for good: nobody says so.
             else:

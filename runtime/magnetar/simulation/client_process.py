@@ -20,6 +20,8 @@ class SimulatedClient:
         self.store = SimulatedStore(cluster, self.process)
         self.provider = SimulatedProvider(cluster, self.process, self.store, timeout_s=1.0)
         self.client: LedgerClient | None = None
+        self.unanswered = 0
+        """Appends of an owner of which it has not heard."""
 
     @property
     def name(self) -> str:

@@ -101,6 +101,11 @@ class SimulatedDisk:
         quick = 0.0004 + self._dice.random() * 0.0008
         return quick + self._dice.random() * self.slow_s if now < self.slow_until else quick
 
+    def durable(self, path: Path) -> bytes | None:
+        """What a file would hold after a power cut that takes all it can. Nobody notices that somebody looked."""
+        node = self._durable_names.get(str(path))
+        return None if node is None else bytes(node.durable)
+
     def copy(self) -> dict[str, bytes]:
         """A backup: all files, as they are."""
         return {name: bytes(self._names[name].data) for name in sorted(self._names)}
@@ -175,9 +180,9 @@ class SimulatedDisk:
     def sync_directory(self, path: Path) -> None:
         self._expect_alive()
         self.sync_or_fail(path)
-        kept = []
+        directory, kept = str(path), []
         for change in self._unsynced_names:
-            if change[0] == str(path):
+            if change[0] == directory:
                 _name(self._durable_names, change[1], change[2])
             else:
                 kept.append(change)
@@ -206,8 +211,9 @@ class SimulatedDisk:
             raise ProcessDied("the disk is gone")
 
     def _name(self, path: Path, node: _Node | None) -> None:
-        _name(self._names, str(path), node)
-        self._unsynced_names.append((str(path.parent), str(path), node))
+        name = str(path)
+        _name(self._names, name, node)
+        self._unsynced_names.append((name.rpartition("/")[0], name, node))
 
     def _count(self) -> None:
         self.used = sum(len(node.data) for node in self._names.values())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.autorecovery import operations
 from magnetar.autorecovery.errors import AutorecoveryError
+from magnetar.bookie.bookie import Bookie
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.managed_ledger.config import UNLIMITED
@@ -173,25 +174,30 @@ class Examination:
                     holders + blind >= metadata.ack_quorum,
                     f"entry {span.ledger_id}:{entry_id} was acknowledged, and {holders} of its bookies have it",
                 )
-            await self._judge_bytes(judge, span.ledger_id)
+        for node in self._world.cluster.nodes.values():
+            serving, process = node.bookie, node.process
+            if serving is None or process is None or node.name in self._world.judge.rotten:
+                continue
+            ledger_ids = [each.ledger_id for each in log.ledgers]
+            await process.run(self._judge_bytes(serving, node.name, ledger_ids))
 
-    async def _judge_bytes(self, judge: SimulatedClient, ledger_id: int) -> None:
+    async def _judge_bytes(self, bookie: Bookie, name: str, ledger_ids: Sequence[int]) -> None:
         """I17: each replica gives back the same bytes, however often they were moved about."""
-        metadata = self._world.judge.metadata.get(ledger_id)
-        if metadata is None:  # Trimmed a moment ago.
-            return
-        acked = sorted(self._world.judge.acked.get(ledger_id, {}).items())
-        for entry_id, payload in acked[:: max(1, len(acked) // 12)]:
-            for bookie in metadata.fragment_of(entry_id).write_set(entry_id):
-                if self._world.cluster.nodes[bookie].bookie is None or bookie in self._world.judge.rotten:
+        for ledger_id in ledger_ids:
+            metadata = self._world.judge.metadata.get(ledger_id)
+            if metadata is None:  # Trimmed a moment ago.
+                continue
+            acked = sorted(self._world.judge.acked.get(ledger_id, {}).items())
+            for entry_id, payload in acked[:: max(1, len(acked) // 12)]:
+                if name not in metadata.fragment_of(entry_id).write_set(entry_id):
                     continue
-                if not self._world.judge.had(bookie, ledger_id, entry_id):
+                if not self._world.judge.had(name, ledger_id, entry_id):
                     continue
-                answer = await judge.provider.connection(bookie).read_entry(ledger_id, entry_id)
+                answer = await bookie.read_entry(ledger_id, entry_id)
                 self._world.judge.expect(
                     "I17",
                     answer.status is BookieStatus.OK and answer.entry.endswith(payload),
-                    f"{bookie} answers {answer.status.name} for entry {ledger_id}:{entry_id}, which it holds",
+                    f"{name} answers {answer.status.name} for entry {ledger_id}:{entry_id}, which it holds",
                 )
 
     async def _judge_repairs(self, judge: SimulatedClient) -> None:

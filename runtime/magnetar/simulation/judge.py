@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from magnetar.bookie.mark import FILE_NAME as MARK_FILE
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
-from magnetar.protocol.bookie import AddFlags, BookieStatus
+from magnetar.protocol.bookie import BookieStatus
 
 OK = BookieStatus.OK
 
@@ -33,6 +33,8 @@ class History:
     def __init__(self, now: Callable[[], float], *, kept: bool = False) -> None:
         self._now = now
         self._digest = hashlib.sha256()
+        self._passed: list[tuple[object, ...]] = []
+        """Not in the digest yet."""
         self._kept = kept
         self.lines: list[str] = []
         self.events = 0
@@ -40,15 +42,16 @@ class History:
     def told(self, what: str) -> None:
         """Something a reader of the story wants to know."""
         line = f"{self._now():10.4f}  {what}"
-        self._digest.update(line.encode())
-        self._digest.update(b"\n")
+        self._passed.append((line,))
         self.lines.append(line)
         self.events += 1
 
     def passed(self, *what: object) -> None:
         """One message of many: in the digest, and in the story only where all of it is wanted."""
-        line = f"{self._now():.6f} {what}"
-        self._digest.update(line.encode())
+        passed = self._passed
+        passed.append((self._now(), what))
+        if len(passed) > 1000:
+            self._digest_passed()
         self.events += 1
         if self._kept:
             self.lines.append(f"{self._now():10.4f}    {' '.join(map(str, what))}")
@@ -60,7 +63,12 @@ class History:
 
     @property
     def digest(self) -> str:
+        self._digest_passed()
         return self._digest.hexdigest()[:32]
+
+    def _digest_passed(self) -> None:
+        self._digest.update(repr(self._passed).encode())
+        self._passed.clear()
 
 
 class Judge:
@@ -99,9 +107,9 @@ class Judge:
 
     # What writers and recoveries send.
 
-    def sent(self, client: str, bookie: str, ledger_id: int, entry_id: int, flags: AddFlags) -> None:
-        if not flags & AddFlags.RECOVERY:
-            self.first_sent.setdefault((ledger_id, entry_id), self._now())
+    def sent(self, ledger_id: int, entry_id: int) -> None:
+        """A writer, and no recovery, sends an entry."""
+        self.first_sent.setdefault((ledger_id, entry_id), self._now())
 
     def fencing_read(self, client: str, ledger_id: int) -> None:
         if ledger_id not in self.covered_at:
@@ -123,27 +131,25 @@ class Judge:
         bookie: str,
         ledger_id: int,
         entry_id: int,
-        flags: AddFlags,
+        writes_back: bool,
         status: BookieStatus,
         arrived: float,
-        read_only: bool,
+        refuses: bool,
     ) -> None:
+        """`refuses`: it must not take what comes from a writer."""
         if status is BookieStatus.FENCED:
             self.met["fences racing appends"] += 1
         if status is not OK:
             return
         self.bookie_has.setdefault(bookie, {}).setdefault(ledger_id, set()).add(entry_id)
-        if not flags & AddFlags.RECOVERY:
+        if not writes_back:
             fenced = self.fenced.get((bookie, ledger_id))
             self.expect(
                 "I11",
                 fenced is None or arrived <= fenced,
                 f"{bookie} took entry {ledger_id}:{entry_id} after it had answered that the ledger is fenced",
             )
-            if not flags:
-                self.expect(
-                    "I21", not read_only, f"{bookie} is read-only and took entry {ledger_id}:{entry_id}"
-                )
+            self.expect("I21", not refuses, f"{bookie} is read-only and took entry {ledger_id}:{entry_id}")
 
     def fence_answered(self, bookie: str, ledger_id: int, status: BookieStatus) -> None:
         if not status.is_unknown:

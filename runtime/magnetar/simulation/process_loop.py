@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVar, cast
-from weakref import WeakSet
+from heapq import heappop, heappush
+from typing import Any, TypeVar
 
 from magnetar.simulation.loop import Deadlock
 
@@ -37,7 +36,7 @@ class Process:
         self.context = Context()
         self.context.run(_inside.set, self)
         self._loop = loop
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.tasks: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
 
     def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -45,10 +44,19 @@ class Process:
         return self._loop.create_task(work, context=self.context)
 
     def call(self, callback: Callable[..., object], *args: Any) -> None:
-        self._loop.call_soon(callback, *args, context=self.context)
+        self._loop.ready.append(_Handle(callback, args, self.context, self._loop.now, self))
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
-        self._loop.call_later(delay_s, callback, *args, context=self.context)
+        loop = self._loop
+        when = loop.now + delay_s
+        loop.at(when, _Handle(callback, args, self.context, when, self))
+
+    def call_now(self, callback: Callable[[], object]) -> None:
+        """Something reaches it from outside: its next step, at once where it can take one."""
+        if self.stopped or not self.alive:
+            self.call(callback)
+        else:
+            self.context.run(callback)
 
     def kill(self) -> None:
         """As by SIGKILL: nothing of it happens any more."""
@@ -57,6 +65,7 @@ class Process:
             self.held.clear()
             # Kept, so that none of them is closed, running its `finally`, at a moment that nobody chose.
             self._dead = [task for task in self.tasks if not task.done()]
+            self.tasks.clear()
             self._loop.graveyard.append(self)
 
     def bury(self) -> None:
@@ -81,32 +90,31 @@ def inside() -> Process | None:
 
 
 class _Handle:
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when", "process")
+    __slots__ = ("_args", "_callback", "_context", "_when", "process")
 
     def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, when: float
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context,
+        when: float,
+        process: Process | None,
     ) -> None:
         self._callback: Callable[..., object] | None = callback
         self._args = args
         self._context = context
-        self._cancelled = False
         self._when = when
-        self.process: Process | None = context.get(_inside)
+        self.process = process
 
     def cancel(self) -> None:
-        self._cancelled = True
         self._callback = None
         self._args = ()
 
     def cancelled(self) -> bool:
-        return self._cancelled
+        return self._callback is None
 
     def when(self) -> float:
         return self._when
-
-    def step(self) -> None:
-        if self._callback is not None:
-            self._context.run(self._callback, *self._args)
 
 
 class SimulatedPool:
@@ -135,7 +143,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.died: Callable[[BaseException], None] | None = None
         """Told of what a callback has raised, save deaths."""
         self.set_exception_handler(self._heard)
-        self.set_task_factory(cast(Any, _new_task))
+        self.get_debug = bool  # type: ignore[method-assign]  # Each future asks: no.
 
     def time(self) -> float:
         return self.now
@@ -145,7 +153,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Handle:
-        handle = _Handle(callback, args, context if context is not None else _context(), self.now)
+        if context is not None:
+            process = context.get(_inside)
+        else:
+            process = _inside.get()
+            context = process.context if process is not None else copy_context()
+        handle = _Handle(callback, args, context, self.now, process)
         self.ready.append(handle)
         return handle
 
@@ -154,15 +167,39 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Handle:
-        return self.call_at(self.now + max(0.0, delay), callback, *args, context=context)
+        return self.call_at(self.now + delay if delay > 0 else self.now, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Handle:
-        handle = _Handle(callback, args, context if context is not None else _context(), when)
-        self._number += 1
-        heapq.heappush(self._timers, (when, self._number, handle))
+        if context is not None:
+            process = context.get(_inside)
+        else:
+            process = _inside.get()
+            context = process.context if process is not None else copy_context()
+        handle = _Handle(callback, args, context, when, process)
+        self.at(when, handle)
         return handle
+
+    def at(self, when: float, handle: _Handle) -> None:
+        self._number = number = self._number + 1
+        heappush(self._timers, (when, number, handle))
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        if context is not None:
+            process = context.get(_inside)
+        else:
+            process = _inside.get()
+            context = process.context if process is not None else copy_context()
+        task = asyncio.Task(coro, loop=self, context=context)
+        if process is not None:
+            process.tasks.append(task)
+        return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -179,17 +216,17 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return future
 
     def _run_once(self) -> None:
-        ready = self.ready
+        ready, timers = self.ready, self._timers
         if not ready:
-            timers = self._timers
             while timers:
-                when, _, handle = heapq.heappop(timers)
-                if not handle._cancelled:
-                    self.now = max(self.now, when)
+                when, _, handle = heappop(timers)
+                if handle._callback is not None:
+                    if when > self.now:
+                        self.now = when
                     ready.append(handle)
                     while timers and timers[0][0] <= self.now:
-                        handle = heapq.heappop(timers)[2]
-                        if not handle._cancelled:
+                        handle = heappop(timers)[2]
+                        if handle._callback is not None:
                             ready.append(handle)
                     break
             else:
@@ -203,11 +240,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 if process.stopped:
                     process.held.append(handle)
                     continue
-            if handle._cancelled:
+            callback = handle._callback
+            if callback is None:
                 continue
             self.steps += 1
             try:
-                handle.step()
+                handle._context.run(callback, *handle._args)
             except ProcessDied:
                 continue
             except Exception as error:
@@ -243,21 +281,6 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def _report(self, error: BaseException) -> None:
         if self.died is not None:
             self.died(error)
-
-
-def _context() -> Context:
-    process = _inside.get()
-    return process.context if process is not None else copy_context()
-
-
-def _new_task(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], *, context: Context | None = None
-) -> asyncio.Task[Any]:
-    task = asyncio.Task(work, loop=loop, context=context if context is not None else _context())
-    process = context.get(_inside) if context is not None else _inside.get()
-    if process is not None:
-        process.tasks.add(task)
-    return task
 
 
 def _job(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -34,8 +34,8 @@ from magnetar.simulation.troubles import Troubles
 
 APPENDS = 500
 FAULTS = 8
-PATIENCE = 20
-"""After so many owners the weather clears up, so that a story ends."""
+PATIENCE = 12
+"""After so many owners the weather clears up, so that a story ends; after half as many the ways are no longer that bad."""
 SHAPES = (
     (3, 3, 2),
     (3, 3, 2),
@@ -176,7 +176,7 @@ class StorageWorld:
             late=0.05 * chaos,
             partial_listing=dice.choice((0.0, 0.3)),
         )
-        for number in range(2):
+        for number in range(dice.choice((1, 2, 2))):
             self._repairer(f"autorecovery-{number}")
         troubles = asyncio.ensure_future(self.troubles.go_on())
         await self._owners_in_turn()
@@ -202,9 +202,12 @@ class StorageWorld:
             await asyncio.wait([living], timeout=dice.choice((0.5, 3.0, 30.0, 30.0)))
             for old in self.owners[:-3]:
                 old.kill()
+            if life == PATIENCE // 2:  # Each loss of one of hundreds of messages begins a recovery anew.
+                weather = self.cluster.weather
+                weather.drop, weather.linger = min(weather.drop, 0.002), min(weather.linger, 0.002)
             if life == PATIENCE:
                 self.troubles.end()
-            if life > 2 * PATIENCE:
+            if life > 3 * PATIENCE:
                 raise InvariantBroken("I31", f"{life} owners have not stored what one should have", self.seed)
         await asyncio.wait(lives, timeout=dice.random() * 3)
 
@@ -233,23 +236,30 @@ class StorageWorld:
             self.told(f"{owner.name} has closed the log")
 
     async def open(self, owner: SimulatedClient, factory: ManagedLedgerFactory) -> ManagedLedger:
+        pause_s = 0.3
         while True:
             try:
                 return await factory.open(NAME, self.config)
             except ManagedLedgerError as error:
                 self.told(f"{owner.name} cannot open the log: {error}")
-                await asyncio.sleep(0.1 + owner.dice.random() * 0.5)
+                await asyncio.sleep(pause_s * (0.3 + owner.dice.random() * 1.7))
+                pause_s = min(4.0, pause_s * 1.5)  # Each time, the whole tail is recovered anew.
 
     async def _append(
         self, owner: SimulatedClient, log: ManagedLedger, life: int, turn: int, share: int
     ) -> None:
         dice = owner.dice
         number = 0
-        while number < share and not log.fenced and log.state != "closed":
+        enough = self.appends + 20
+        window = dice.choice((15, 60, 200))
+        owner.unanswered = 0
+        while number < share and len(self.sent) < enough and not log.fenced and log.state != "closed":
             for _ in range(dice.randint(1, 20)):
                 self._append_one(owner, log, b"%d:%d:" % (life, number), turn)
                 number += 1
             await asyncio.sleep(dice.random() * dice.choice((0.01, 0.1, 0.3)))
+            while owner.unanswered >= window and not log.fenced and log.state != "closed":  # noqa: ASYNC110
+                await asyncio.sleep(_TICK_S)
         await asyncio.sleep(dice.random())
 
     def _append_one(self, owner: SimulatedClient, log: ManagedLedger, name: bytes, turn: int) -> None:
@@ -257,6 +267,7 @@ class StorageWorld:
         sent_at = self.loop.now
 
         def done(position: Position | None, index: int, error: Exception | None) -> None:
+            owner.unanswered -= 1
             if position is None:
                 self._failed += 1
                 return
@@ -275,6 +286,7 @@ class StorageWorld:
             self.stored[payload] = position
 
         self.sent[payload] = sent_at
+        owner.unanswered += 1
         log.append((b"\x0e\x01", payload), owner.dice.randint(1, 3), done)
 
     # Consuming.
@@ -351,11 +363,11 @@ class StorageWorld:
                     open_ledger_grace_s=1.0,
                     copy_bytes_per_s=0,
                     copy_batch_entries=20,
-                    workers_idle_s=1.0,
+                    workers_idle_s=2.0,
                     retry_s=0.5,
-                    retry_max_s=2.0,
+                    retry_max_s=6.0,
                     bookie_check_interval_s=5.0,
-                    ledger_check_interval_s=client.dice.choice((0.0, 8.0)),
+                    ledger_check_interval_s=client.dice.choice((0.0, 0.0, 10.0)),
                 ),
                 name=name,
             ).start()
