@@ -402,6 +402,9 @@ class PersistentTopic(TransactionalTopic, Topic):
             told["committedTxnCount"] = self.transactions.committed
         told["compaction"] = self.compaction.stats()
         told.update(self.backlog.stats())
+        told["delayedMessageIndexSizeInBytes"] = sum(
+            each["delayedMessageIndexSizeInBytes"] for each in told["subscriptions"].values()
+        )
         return told
 
     def internal_stats(self) -> dict[str, Any]:

@@ -50,8 +50,9 @@ class BrokerSettings(BaseModel):
     the broker's loop has been busy for more than this share of the time. 1: they never rest."""
     replay_look_ahead: int = Field(default=2000, ge=1)
     """Key-shared: how many held back entries a subscription may have before it stops reading on."""
-    delayed_entries_max: int = Field(default=50_000, ge=1)
-    """Entries a subscription holds back until their time; with so many it reads nothing further until some are due."""
+    delayed_entries_max: int = Field(default=5_000_000, ge=1)
+    """Entries a subscription holds back until their time, in about 16 bytes of memory each; with so many it reads nothing
+    further until some are due."""
     failover_delay_s: float = Field(default=1.0, ge=0)
     """Failover: how long a new active consumer waits for the acknowledgements of one that is still there."""
     batch_index_acknowledgement: bool = True

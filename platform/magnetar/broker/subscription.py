@@ -44,6 +44,9 @@ log = get_logger("magnetar.broker")
 
 _RETRY_READ_S = 0.5
 _LONGEST_WAIT_S = 3600.0
+_DUE_TOGETHER_MS = 10
+"""What is due so soon after what was due before comes with it: finer than any tick that policies ask for, and
+no more than a hundred timers a second."""
 
 
 class Subscription(TransactionalSubscription, SubscriptionBase):
@@ -103,7 +106,8 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
     def _new_dispatcher(self, kind: Join) -> Dispatcher:
         keyed = kind.type is SubscriptionType.KEY_SHARED
         filters: tuple[EntryFilter, ...] = (reject_markers,)
-        if self.topic.policies.delayed_delivery.active and (keyed or kind.type is SubscriptionType.SHARED):
+        self._delays.active = self.topic.policies.delayed_delivery.active
+        if keyed or kind.type is SubscriptionType.SHARED:
             filters = (reject_markers, self._delays.judge)
         self._filters = FilterChain(self._with_transactions(filters), keyed=keyed)
         return super()._new_dispatcher(kind)
@@ -213,6 +217,8 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
     def follow_policies(self) -> None:
         """Policies have changed."""
         self.gate = self.topic.rates.gate(self, self.gate)
+        self._delays.active = self.topic.policies.delayed_delivery.active
+        self._wait_until_due()
         self.wake()
 
     async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
@@ -259,7 +265,8 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             self._due.cancel()
             self._due = None
         if due_ms is not None and not self.closed:
-            wait_s = max(0, due_ms - self.topic.clock.time_ms()) / 1000
+            tick_ms = min(self.topic.policies.delayed_delivery.tick_time, _DUE_TOGETHER_MS)
+            wait_s = max(tick_ms, due_ms - self.topic.clock.time_ms()) / 1000
             self._due = asyncio.get_running_loop().call_later(
                 min(wait_s, _LONGEST_WAIT_S), self._time_has_come
             )
@@ -499,7 +506,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
                     (each for each in self.consumers if position in each.pending), self.consumers[0]
                 )
                 self.dispatcher.acknowledged(position, (), holder)
-        self._delays.forget(self.cursor.is_acknowledged)
+        self._delays.forget(positions)
         self.wake()
 
     def _skipped_up_to(self, position: Position) -> None:
@@ -507,7 +514,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             self.compacted.skipped_up_to(position)
         if self.dispatcher is not None:
             self.dispatcher.acknowledged_up_to(position)
-        self._delays.forget(self.cursor.is_acknowledged)
+        self._delays.forget_through(position)
         self.wake()
 
     # Ending.
@@ -564,6 +571,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             "msgBacklog": backlog,
             "msgBacklogNoDelayed": max(0, backlog - len(self._delays)),
             "msgDelayed": len(self._delays),
+            "delayedMessageIndexSizeInBytes": self._delays.size_bytes,
             "backlogSize": self.cursor.backlog_bytes,
             "earliestMsgPublishTimeInBacklog": self.topic.backlog.earliest_ms(self.name),
             "lastMarkDeleteAdvancedTimestamp": self.last_mark_delete_ms,

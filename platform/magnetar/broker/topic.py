@@ -213,10 +213,18 @@ class Topic(ABC):
             raise NotAllowed(
                 f"message of {len(message.payload)} bytes exceeds the limit of {limit}: send less, or in chunks"
             )
+        deliver_at_ms = message.metadata.deliver_at_time
+        if deliver_at_ms:
+            self._check_delay(deliver_at_ms)
         if command.HasField("message_id"):
             raise NotAllowed("only shadow topics take messages with an id of their own")
         if self.policies.encryption_required and not message.metadata.encryption_keys:
             raise NotAllowed(f"topic {self.name} takes encrypted messages only: give the producer a key")
+
+    def _check_delay(self, deliver_at_ms: int) -> None:
+        longest_ms = self.policies.delayed_delivery.max_delivery_delay_in_millis
+        if longest_ms > 0 and deliver_at_ms - self.clock.time_ms() > longest_ms:
+            raise NotAllowed(f"Exceeds max allowed delivery delay of {longest_ms} milliseconds")
 
     # Subscriptions.
 

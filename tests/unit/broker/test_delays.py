@@ -10,13 +10,14 @@ import pytest
 from magnetar.broker.broker import Broker
 from magnetar.broker.delays import Delays
 from magnetar.broker.filters import FilterChain, reject_markers
+from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
 from magnetar.policies.delivery import DelayedDelivery
 from magnetar.policies.topic import TopicPolicies
-from magnetar.protocol.pulsar_pb2 import CommandSubscribe
+from magnetar.protocol.pulsar_pb2 import CommandSubscribe, ServerError
 from tests.unit.broker.conftest import Connect, StartBroker
-from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.raw_client import RawClient, until
 from tests.unit.broker.test_filters import entry, no_ack_set
 
 TOPIC = "persistent://public/default/t"
@@ -150,6 +151,61 @@ async def test_a_policy_turns_it_off(connect: Connect, broker: Broker) -> None:
     await published_late(client)
     await client.subscribe(TOPIC, kind=CommandSubscribe.Shared, permits=10)
     assert await arrivals(client, 3) == [0, 1, 2]
+
+
+async def test_held_messages_come_at_once_when_the_policy_is_turned_off(
+    connect: Connect, broker: Broker
+) -> None:
+    client = await connect()
+    await client.produce(TOPIC, 100)
+    client.send(b"x", 0, 100, metadata={"deliver_at_time": round(time.time() * 1000) + 3_600_000})
+    await client.expect("send_receipt")
+    await client.subscribe(TOPIC, kind=CommandSubscribe.Shared, permits=10)
+    await client.hears_nothing("message")
+    await broker.context.resources.update_topic_policies(
+        TopicName.parse(TOPIC), lambda said: said.changed(delayed_delivery=DelayedDelivery(active=False))
+    )
+    assert await arrivals(client, 1) == [0]
+
+
+async def test_nobody_may_ask_for_more_delay_than_the_policy_allows(connect: Connect, broker: Broker) -> None:
+    policy = DelayedDelivery(active=True, max_delivery_delay_in_millis=60_000)
+    await broker.context.resources.update_topic_policies(
+        TopicName.parse(TOPIC), lambda said: said.changed(delayed_delivery=policy)
+    )
+    client = await connect()
+    await client.produce(TOPIC, 100)
+    now_ms = round(time.time() * 1000)
+    client.send(b"x", 0, 100, metadata={"deliver_at_time": now_ms + 50_000})
+    await client.expect("send_receipt")
+    client.send(b"x", 1, 100, metadata={"deliver_at_time": now_ms + 70_000})
+    refused = await client.expect("send_error")
+    assert refused.error == ServerError.NotAllowedError
+    assert "60000 milliseconds" in refused.message
+
+
+async def test_what_is_held_back_can_be_taken_back(connect: Connect, broker: Broker) -> None:
+    """An administrator skips what is to come, by number, by age, or all of it."""
+    client = await connect()
+    await client.produce(TOPIC, 100)
+    due_ms = round(time.time() * 1000) + 3_600_000
+    for number in range(5):
+        client.send(b"x", number, 100, metadata={"deliver_at_time": due_ms})
+        await client.expect("send_receipt")
+    await client.subscribe(TOPIC, kind=CommandSubscribe.Shared, permits=10)
+    topic = broker.topics.find(TopicName.parse(TOPIC))
+    assert isinstance(topic, PersistentTopic)
+    subscription = topic.subscriptions["sub"]
+    await until(lambda: subscription.stats()["msgDelayed"] == 5)
+    await subscription.skip(2)
+    assert subscription.stats()["msgDelayed"] == 3
+    await subscription.expire_up_to(Position(1, 3))
+    assert subscription.stats()["msgDelayed"] == 1
+    await subscription.skip_all()
+    told = topic.stats()
+    assert told["subscriptions"]["sub"]["msgDelayed"] == 0
+    assert told["delayedMessageIndexSizeInBytes"] == 0
+    await client.hears_nothing("message")
 
 
 async def test_statistics_tell_what_is_held_back(connect: Connect, broker: Broker) -> None:

@@ -181,6 +181,7 @@ CORES = (
     "platform/magnetar/broker/dispatch",
     "platform/magnetar/broker/exclusivity.py",
     "platform/magnetar/broker/filters.py",
+    "platform/magnetar/broker/held_positions.py",
     "platform/magnetar/broker/limits.py",
     "platform/magnetar/broker/namespaces/bundles.py",
     "platform/magnetar/broker/rates/dispatch_limit.py",
