@@ -82,11 +82,6 @@ class ReplicaBudget:
         return list(self._bookies.values())
 
     @property
-    def full(self) -> bool:
-        """Whether appends are to wait."""
-        return self.pending_bytes >= self.pending_limit
-
-    @property
     def lagging_bytes(self) -> int:
         return sum(lag.lagging_bytes for lag in self._bookies.values())
 

@@ -51,6 +51,9 @@ class Supervision:
         self.closed = False
         self.waiting: list[asyncio.Future[None]] = []
         """For room: woken by `made_room`."""
+        self.woken = 0
+        """Those of them that were woken, and have not had their turn."""
+        self._letting_in = False
         # Weak, so that a writer nobody has any more is not kept for ever.
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self.running = False
@@ -80,12 +83,33 @@ class Supervision:
 
     # Room.
 
+    @property
+    def refuses(self) -> bool:
+        """Whether no append is taken now: there is no room, or others wait for it who were there before."""
+        if self.closed:
+            return False
+        if self._budget.pending_bytes >= self._budget.pending_limit:
+            return True
+        return bool(self.waiting or self.woken) and not self._letting_in
+
     async def room(self) -> None:
-        """Return once appends are taken."""
-        while self._budget.full and not self.closed:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.waiting.append(waiting)
-            await waiting
+        """Return once appends are taken. Whoever appends before he awaits anything else is before all newcomers."""
+        budget, loop = self._budget, asyncio.get_running_loop()
+        while self.refuses:
+            turn: asyncio.Future[None] = loop.create_future()
+            self.waiting.append(turn)
+            try:
+                await turn
+            finally:
+                if turn.done() and not turn.cancelled():
+                    self.woken -= 1
+            if budget.pending_bytes < budget.pending_limit and not self._letting_in:
+                self._letting_in = True
+                loop.call_soon(self._all_are_in)
+
+    def _all_are_in(self) -> None:
+        """Those that were woken together have had their turns, in one turn of the loop."""
+        self._letting_in = False
 
     def made_room(self) -> None:
         """Something was confirmed while someone waits. They are woken at half the limit: room for many, not for one."""
@@ -94,9 +118,10 @@ class Supervision:
 
     def _wake(self) -> None:
         waiting, self.waiting = self.waiting, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+                self.woken += 1
 
     # The timer.
 

@@ -155,11 +155,13 @@ class LedgerWriter:
         size = sum(map(len, parts))
         if size > self._max_entry_bytes:
             raise EntryTooLarge(size, self._max_entry_bytes)
-        if budget.pending_bytes >= budget.pending_limit and not self._supervision.closed:
+        supervision = self._supervision
+        crowded = budget.pending_bytes >= budget.pending_limit or supervision.waiting or supervision.woken
+        if crowded and supervision.refuses:
             self._counts.refused += 1
             raise TooManyPending(budget.pending_bytes, budget.pending_limit)
-        if not self._supervision.running:
-            self._supervision.start()
+        if not supervision.running:
+            supervision.start()
         budget.pending_bytes += size
         add = pipeline.push(size, done)
         entry_id = add.entry_id
@@ -236,12 +238,12 @@ class LedgerWriter:
             return
         self._budget.pending_bytes -= pipeline.confirmed_length - before
         self._counts.appends += len(confirmed)
+        if self._supervision.waiting:  # Before those that are told append more.
+            self._supervision.made_room()
         for add in confirmed:
             if add.acks < write_quorum:
                 self._confirmed_short(add)
             self._tell(add, None)
-        if self._supervision.waiting:
-            self._supervision.made_room()
         if self._tail_readers:
             self._wake_tail_readers()
 

@@ -162,6 +162,7 @@ class AppendPath:
         await self._owner.client.room()
         self._without_room = False
         self._send_waiting()
+        self._tell_if_quiet()  # None of them may have been taken.
 
     def _stored(self, entry_id: int, error: LedgerError | None) -> None:
         if not self._in_flight:
@@ -267,6 +268,7 @@ class AppendPath:
         if self._holding:
             self._holding = False
             self._send_waiting()
+            self._tell_if_quiet()
 
     async def _make_next(self, full: LedgerWriter | None) -> None:
         owner = self._owner

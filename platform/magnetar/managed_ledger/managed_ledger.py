@@ -101,6 +101,8 @@ class ManagedLedger:
         self._append_listeners: list[Callable[[], None]] = []
         self._fenced_listeners: list[Callable[[], None]] = []
         self._close_listeners: list[Callable[[], None]] = []
+        self._closing: asyncio.Task[None] | None = None
+        """Whoever closes it once more waits for the first."""
         self._state: Literal["open", "terminated", "closed"] = (
             "open" if keeper.record.terminated is None else "terminated"
         )
@@ -470,10 +472,12 @@ class ManagedLedger:
 
         What cannot be written now is recovered by the next owner; nothing acknowledged is lost by that.
         """
-        if self._state == "closed":
-            return
-        self._state = "closed"
-        await self.tasks.shielded(self._close())
+        if self._closing is None:
+            if self._state == "closed":
+                return  # Abandoned.
+            self._state = "closed"
+            self._closing = self.tasks.start(self._close())
+        await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -162,6 +163,64 @@ def test_appends_beyond_the_budget_are_refused_and_taken_again_when_there_is_roo
         Appends(second).append(b"x")
         await appends.answered(10)
         assert client.surroundings.counts.refused == 2
+
+    house.run(story())
+
+
+def test_nobody_gets_past_those_that_wait_for_room() -> None:
+    """A ledger whose appends fill each gap at once, and another's that wait for half of the room to be free."""
+    house = House(3)
+
+    async def story() -> None:
+        client = house.client(LedgerClientSettings(pending_bytes=10_000))
+        greedy, *modest = [await client.create(3, 3, 3) for _ in range(4)]
+        appended = 0
+
+        def again(entry_id: int, error: LedgerError | None) -> None:
+            nonlocal appended
+            with suppress(TooManyPending):
+                greedy.append((b"x" * 1000,), again)
+                appended += 1
+
+        for _ in range(10):
+            greedy.append((b"x" * 1000,), again)
+
+        async def patient(writer: LedgerWriter) -> None:
+            await client.room()
+            appends = Appends(writer)
+            appends.append(b"x")
+            await appends.answered(1)
+
+        await asyncio.wait_for(asyncio.gather(*map(patient, modest)), 5)
+        assert appended < 20
+
+    house.run(story())
+
+
+def test_whoever_gave_up_waiting_for_room_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(3)
+
+    async def story() -> None:
+        client = house.client(LedgerClientSettings(pending_bytes=10_000))
+        writer = await client.create(3, 3, 3)
+        appends = Appends(writer)
+        appends.append(*[b"x" * 1000] * 10)
+        waiting = asyncio.ensure_future(client.room())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        woken = asyncio.ensure_future(client.room())
+        wake = client.surroundings.supervision._wake
+
+        def wake_and_cancel() -> None:
+            wake()
+            woken.cancel()
+
+        monkeypatch.setattr(client.surroundings.supervision, "_wake", wake_and_cancel)
+        await appends.answered(10)
+        assert woken.cancelled()
+        appends.append(b"x")
+        await appends.answered(11)
+        assert client.surroundings.supervision.woken == 0
 
     house.run(story())
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
+import pytest
+
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import QuorumLost
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger import ManagedLedgerConfig
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from tests.unit.managed_ledger.test_managed_ledger import NAME, Appends, House, payloads, read_all
@@ -73,5 +78,60 @@ def test_a_cursor_waits_for_room_in_the_ledger_it_has() -> None:
         await appends.all_answered(105)
         await factory.close()
         await client.close()
+
+    house.run(story())
+
+
+def test_a_log_whose_waiting_appends_are_not_taken_after_all_can_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They fail as they are sent, with nothing in flight whose end would be told."""
+    house = House(3)
+
+    async def story() -> None:
+        owner = house.owner()
+        settings = LedgerClientSettings(pending_bytes=600)
+        client = LedgerClient(
+            owner.store, owner.bookies, clock=house.clock, random=random.Random(1), settings=settings
+        )
+        factory = ManagedLedgerFactory(owner.store, client, clock=house.clock)
+        log = await factory.open(NAME, CONFIG)
+        client.surroundings.budget.pending_bytes += 1000  # Another log's.
+        appends = Appends(log)
+        appends.append(*payloads(3))
+        closing = asyncio.ensure_future(log.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+
+        def refused(writer: LedgerWriter, parts: object, done: object) -> int:
+            raise QuorumLost(writer.ledger_id, "for the test")
+
+        monkeypatch.setattr(LedgerWriter, "append", refused)
+        client.surroundings.budget.pending_bytes -= 1000
+        client.surroundings.supervision.made_room()
+        await asyncio.wait_for(closing, 60)
+        assert len(appends.failed) == 3
+        await factory.close()
+        await client.close()
+
+    house.run(story())
+
+
+def test_whoever_closes_a_log_once_more_waits_for_the_first() -> None:
+    house = House(3)
+
+    async def story() -> None:
+        owner = house.owner()
+        log = await owner.factory.open(NAME, CONFIG)
+        appends = Appends(log)
+        appends.append(*payloads(3))
+        await appends.all_answered(3)
+        first = asyncio.ensure_future(log.close())
+        await asyncio.sleep(0)
+        await log.close()
+        await asyncio.sleep(0)
+        assert first.done()
+        assert all(span.closed_ms for span in log.ledgers)
+        await log.close()
 
     house.run(story())
