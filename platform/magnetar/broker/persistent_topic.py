@@ -95,7 +95,6 @@ class PersistentTopic(TransactionalTopic, Topic):
             await self.deduplication.enable()
         await self.compaction.recover()
         await self._recover_transactions()
-        await self._recover_transactions()
         for name, cursor in list(self.ledger.cursors.items()):
             if not name.startswith(RESERVED_CURSORS):
                 self._attach(name, cursor, durable=True, properties=cursor.cursor_properties)
