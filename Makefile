@@ -63,8 +63,8 @@ integration: setup servers ## real ZooKeeper, Spark, processes and the official 
 chaos: setup ## a real cluster under load while everything goes wrong: MINUTES=2 SEED=k
 	$(BIN)/python -m magnetar.testing.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
 
-soak: setup ## long kill and load schedules
-	$(PYTEST) tests -m soak
+soak: setup ## 200 topics, 2,000 connections coming and going, two kills: MINUTES=30 SEED=k
+	$(BIN)/python -m magnetar.testing.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
 bench-peers: setup ## beside Apache Pulsar, Redis and RabbitMQ streams, in one run; writes docs/benchmarks.md
 	test -x .cache/peers/venv/bin/python || $(PYTHON) -m venv .cache/peers/venv
