@@ -422,6 +422,8 @@ def ledger_config(policies: EffectivePolicies, settings: BrokerSettings) -> Mana
         max_size_bytes=settings.ledger_max_bytes,
         max_rollover_s=settings.ledger_max_age_s,
         min_rollover_s=min(settings.ledger_min_age_s, settings.ledger_max_age_s),
+        inactive_rollover_s=settings.ledger_inactive_s,
+        auto_skip_lost=settings.auto_skip_lost_entries,
         ensemble_size=policies.ensemble_size,
         write_quorum=policies.write_quorum,
         ack_quorum=policies.ack_quorum,

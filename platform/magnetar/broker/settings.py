@@ -40,6 +40,15 @@ class BrokerSettings(BaseModel):
     """Or is so old, whatever it holds."""
     ledger_min_age_s: float = Field(default=600.0, ge=0)
     """But not for its entries or bytes while it is younger than this: many small ledgers burden the metadata."""
+    ledger_inactive_s: float = Field(default=0.0, ge=0)
+    """A ledger to which nothing was published for so long is closed, so that it can be trimmed. 0: never."""
+    auto_skip_lost_entries: bool = False
+    """Whether subscriptions pass over entries that are lost for good, without an operator's consent: those of ledgers that
+    do not exist, and those that all their bookies deny to have. What merely cannot be read now is waited for."""
+    leftover_sweep_interval_s: float = Field(default=1800.0, ge=0)
+    """How often what deletions that were cut short have left is looked for, by one broker for all. 0: never."""
+    leftover_age_s: float = Field(default=3600.0, gt=0)
+    """So old must a ledger be that no topic names, to be taken for a leftover."""
 
     dispatch_entries: int = Field(default=100, ge=1)
     """Most entries read for a subscription at once."""

@@ -37,6 +37,8 @@ class ManagedLedgerConfig:
     max_cursor_rollover_s: float = 240 * 60.0
     storage_retry_s: float = 15.0
     """How long appends wait for bookies or metadata that cannot be reached, before they fail."""
+    auto_skip_lost: bool = False
+    """Whether readers pass over what is lost for good without being told to by an operator."""
     max_entry_bytes: int = 5 * 1024 * 1024 + 10 * 1024
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger.cursor_state import CursorState
 from magnetar.managed_ledger.cursor_store import CursorStore
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
+from magnetar.managed_ledger.errors import CursorClosed, EntryUnreadable, ManagedLedgerFenced
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
@@ -146,7 +146,14 @@ class Cursor:
             first = state.unacknowledged_from(state.read_position)
             if first is None or (self.read_limit is not None and first >= self.read_limit):
                 return []
-            entries = await self._owner.read_run(first, max_entries, max_bytes)
+            try:
+                entries = await self._owner.read_run(first, max_entries, max_bytes)
+            except EntryUnreadable as error:
+                if not await self._owner.may_pass(first, error):
+                    raise
+                if error.lost == "entry" and not self._closed:
+                    self.acknowledge([(first, None)])
+                continue
             if generation != self._generation:
                 return []
             if self.read_limit is not None:

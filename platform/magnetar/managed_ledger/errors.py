@@ -17,6 +17,8 @@ ManagedLedgerError
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class ManagedLedgerError(Exception):
     """The root of this room's errors."""
@@ -70,9 +72,12 @@ class StorageUnavailable(ManagedLedgerError):
 
 
 class EntryUnreadable(ManagedLedgerError):
-    def __init__(self, name: str, reason: str) -> None:
+    """`lost`: what no bookie may have yet, or again: its ledger does not exist, or all its replicas deny the entry."""
+
+    def __init__(self, name: str, reason: str, *, lost: Literal["ledger", "entry"] | None = None) -> None:
         super().__init__(f"log {name!r} cannot be read: {reason}")
         self.name = name
+        self.lost = lost
 
 
 class RecordUnreadable(ManagedLedgerError):

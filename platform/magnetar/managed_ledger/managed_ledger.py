@@ -26,6 +26,7 @@ from magnetar.managed_ledger.cursor_set import CursorSet
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.entry_cache import TailCache
 from magnetar.managed_ledger.errors import (
+    EntryUnreadable,
     ManagedLedgerClosed,
     ManagedLedgerError,
     ManagedLedgerFenced,
@@ -96,6 +97,8 @@ class ManagedLedger:
         """Until all cursors are back, nothing may be trimmed: what one of them needs would be taken for free."""
         self._appends = AppendPath(self, next_index, last_timestamp_ms)
         self._reads = ReadPath(self, cache)
+        self.entries_given_up = 0
+        """Passed over because they are lost and the settings say so."""
         self._readers: list[Cursor] = []
         self._passed_dropped_at = 0.0
         self._append_listeners: list[Callable[[], None]] = []
@@ -386,6 +389,30 @@ class ManagedLedger:
     def unreadable_ledgers(self) -> Mapping[int, UnreadableLedger]:
         """Ledgers of which the last read failed on all replicas, and why."""
         return self._reads.unreadable
+
+    async def may_pass(self, position: Position, error: EntryUnreadable) -> bool:
+        """Whether a reader may pass over an entry that it could not read, because it is lost and the settings say so.
+
+        Raises:
+            StorageUnavailable, ManagedLedgerFenced
+        """
+        if not self.config.auto_skip_lost or error.lost is None:
+            return False
+        if error.lost == "entry":
+            self.entries_given_up += 1
+            log.error("entry.given_up", log=self.name, position=str(position), reason=str(error))
+            return True
+        span = self.ledgers.span(position.ledger_id)
+        if span is None:
+            return True  # Another reader was here first.
+        if not span.closed_ms:
+            return False
+        try:
+            given_up = await self.skip_lost_ledger(position.ledger_id)
+        except NoSuchLedgerInLog:
+            return True  # So was one just now.
+        self.entries_given_up += given_up.entries
+        return True
 
     async def skip_lost_ledger(self, ledger_id: int) -> LostLedger:
         """Go on without a closed ledger that cannot be read: by an operator's consent only.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from magnetar.environment.logs import get_logger
-from magnetar.ledger.errors import LedgerError, NoSuchLedger
+from magnetar.ledger.errors import LedgerError, NoSuchLedger, ReadFailed
 from magnetar.ledger.reader import LedgerReader
 from magnetar.managed_ledger.catch_up_cache import CatchUpCache
 from magnetar.managed_ledger.catch_up_pace import AppendRate, CatchUpPace
@@ -146,7 +146,9 @@ class ReadPath:
             self._report(ledger_id, entry_id, str(error))
             if isinstance(error, EntryUnreadable):
                 raise
-            raise EntryUnreadable(self._owner.name, str(error)) from error
+            absent = isinstance(error, ReadFailed) and error.absent
+            lost: Literal["entry"] | None = "entry" if absent else None
+            raise EntryUnreadable(self._owner.name, str(error), lost=lost) from error
         if self.unreadable:
             self.unreadable.pop(ledger_id, None)
         return entries
@@ -177,7 +179,7 @@ class ReadPath:
             try:
                 reader = await self._owner.client.open(ledger_id, recover=True)
             except NoSuchLedger as error:
-                raise EntryUnreadable(self._owner.name, str(error)) from error
+                raise EntryUnreadable(self._owner.name, str(error), lost="ledger") from error
             except LedgerError as error:
                 raise StorageUnavailable(self._owner.name, str(error)) from error
             self._readers[ledger_id] = reader

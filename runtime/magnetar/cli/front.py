@@ -24,6 +24,7 @@ from magnetar.ledger.provider import MetadataBookieProvider
 from magnetar.managed_ledger.catch_up_pace import CatchUpPace
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.sweeper import SweepSettings
 from magnetar.metrics.process import loop_samples, process_samples
 from magnetar.metrics.registry import MetricsRegistry
 from magnetar.policies.checks import quorum_warnings
@@ -77,7 +78,8 @@ async def front(
         ledgers = LedgerClient(ledgers_store, provider, clock=clock, random=dice, settings=settings.ledger)
         cache = EntryCache(settings.entry_cache_bytes)
         pace = CatchUpPace(settings.broker.catch_up_busy_share, time.thread_time)
-        topics = ManagedLedgerFactory(metadata, ledgers, clock=clock, cache=cache, pace=pace)
+        sweeps = SweepSettings(settings.broker.leftover_sweep_interval_s, settings.broker.leftover_age_s)
+        topics = ManagedLedgerFactory(metadata, ledgers, clock=clock, cache=cache, sweeps=sweeps, pace=pace)
         parts.push_async_callback(topics.close)
         resources = Resources(metadata, settings.policies)
         parts.callback(resources.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,70 @@ async def three_ledgers(log: ManagedLedger) -> list[Position]:
         if number < 2:
             await log.roll()
     return positions
+
+
+def test_where_the_settings_say_so_readers_pass_over_a_ledger_that_is_lost() -> None:
+    house = House()
+
+    async def story() -> None:
+        factory, client = house.factory()
+        log = await factory.open(NAME, replace(CONFIG, auto_skip_lost=True))
+        cursors = [await log.open_cursor(f"c{number}", initial="earliest") for number in range(3)]
+        positions = await three_ledgers(log)
+        await client.delete(positions[2].ledger_id)
+        found = await asyncio.gather(*map(read_all, cursors))
+        assert found == [[b"0 a", b"0 b", b"2 a", b"2 b"]] * 3
+        assert log.entries_given_up == 2
+        assert [each.ledger_id for each in log.keeper.record.lost] == [positions[2].ledger_id]
+        await factory.close()
+
+    house.run(story())
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_entries_that_all_bookies_deny_are_passed_over_one_by_one_where_the_settings_say_so(
+    allowed: bool,
+) -> None:
+    house = House()
+
+    async def story() -> None:
+        factory, _ = house.factory()
+        log = await factory.open(NAME, replace(CONFIG, auto_skip_lost=allowed))
+        cursor = await log.open_cursor("c", initial="earliest")
+        positions = await three_ledgers(log)
+        for bookie in house.bookies.values():
+            del bookie.ledgers[positions[2].ledger_id].entries[0]
+        if allowed:
+            assert await read_all(cursor) == [b"0 a", b"0 b", b"1 b", b"2 a", b"2 b"]
+            assert cursor.is_acknowledged(positions[2])
+            assert not cursor.is_acknowledged(positions[3])
+            assert cursor.backlog == 5
+        else:
+            with pytest.raises(EntryUnreadable):
+                await read_all(cursor)
+        await factory.close()
+
+    house.run(story())
+
+
+def test_what_merely_cannot_be_read_now_is_not_passed_over() -> None:
+    house = House()
+
+    async def story() -> None:
+        factory, _ = house.factory()
+        log = await factory.open(NAME, replace(CONFIG, auto_skip_lost=True))
+        cursor = await log.open_cursor("c", initial="earliest")
+        positions = await three_ledgers(log)
+        for name in ("b0", "b1"):
+            del house.bookies[name].ledgers[positions[0].ledger_id].entries[0]
+        house.bookies["b2"].crash()
+        with pytest.raises(EntryUnreadable):
+            await cursor.read(10, MB)
+        assert cursor.backlog == 6
+        assert log.entries_given_up == 0
+        await factory.close()
+
+    house.run(story())
 
 
 def test_reads_and_cursors_jump_over_a_ledger_that_was_given_up() -> None:

@@ -101,6 +101,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "managedLedgerMaxSizePerLedgerMbytes": Translation("broker.ledger_max_bytes", _MIB),
     "managedLedgerMaxLedgerRolloverTimeMinutes": Translation("broker.ledger_max_age_s", _MINUTES),
     "managedLedgerMinLedgerRolloverTimeMinutes": Translation("broker.ledger_min_age_s", _MINUTES),
+    "managedLedgerInactiveLedgerRolloverTimeSeconds": _same("broker.ledger_inactive_s"),
+    "autoSkipNonRecoverableData": _same("broker.auto_skip_lost_entries"),
     "dispatcherMaxReadBatchSize": _same("broker.dispatch_entries"),
     "dispatcherMaxReadSizeBytes": _same("broker.dispatch_bytes"),
     "activeConsumerFailoverDelayTimeMillis": Translation("broker.failover_delay_s", _MILLISECONDS),
