@@ -1,4 +1,4 @@
-"""Which policies this platform acts on, and which it only keeps for tools that read them back.
+"""Which policies this platform acts on, which it only keeps for tools that read them back, and which it refuses.
 
 A policy that is kept and not acted upon is told by the header `X-Magnetar-Policy: not-enforced` in every
 answer that concerns it, and in docs/admin.md. A test compares this list with what the broker reads.
@@ -13,18 +13,13 @@ NOT_ENFORCED: Final = "not-enforced"
 
 KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "antiAffinity": (),
-    "deduplicationSnapshotInterval": ("deduplication_snapshot_interval_s",),
-    "dispatcherPauseOnAckStatePersistent": (),
     "entryFilters": ("entry_filters",),
-    "migration": (),
     "namespaceIsolationPolicies": (),
     "offload": ("offload",),
     "permissions": (),
     "replication": ("replication_clusters",),
     "replicatorDispatchRate": ("replicator_dispatch_rate",),
     "resourceQuota": (),
-    "shadowTopics": (),
-    "subscriptionAuthMode": ("subscription_auth_mode",),
 }
 """By the name in paths: the fields of `EffectivePolicies` that nobody reads yet."""
 
@@ -34,7 +29,9 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "backlogQuota": ("backlog_quotas",),
     "compactionThreshold": ("compaction_threshold_bytes",),
     "deduplication": ("deduplication_enabled",),
+    "deduplicationSnapshotInterval": ("deduplication_snapshot_interval_s",),
     "delayedDelivery": ("delayed_delivery",),
+    "dispatcherPauseOnAckStatePersistent": (),  # Cursors leave nothing out of what they store.
     "dispatchRate": ("dispatch_rate",),
     "encryptionRequired": ("encryption_required",),
     "inactiveTopicPolicies": ("delete_inactive_topics", "inactive_topic_delete_mode", "inactive_topic_s"),
@@ -56,6 +53,7 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "schemaCompatibilityStrategy": ("schema_compatibility_strategy",),
     "schemaValidationEnforced": ("schema_validation_enforced",),
     "subscribeRate": ("subscribe_rate",),
+    "subscriptionAuthMode": ("subscription_auth_mode",),
     "subscriptionDispatchRate": ("subscription_dispatch_rate", "subscription_dispatch_rates"),
     "subscriptionExpirationTime": ("subscription_expiration_s",),
     "subscriptionTypesEnabled": ("subscription_types",),
@@ -63,11 +61,18 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
 """By the name in paths: the fields of `EffectivePolicies` that the broker acts on."""
 
 
+REFUSED: Final[dict[str, str]] = {
+    "migration": "namespaces are not migrated to other clusters by this version",
+    "shadowTopics": "shadow topics are not served by this version: subscribe to the topic itself",
+}
+"""By the name in paths: what setting it is answered with. Reading it, or taking it back, tells that nothing is set."""
+
+
 def is_enforced(policy: str) -> bool:
     """Whether anything comes of setting `policy`."""
-    return policy not in KEPT_ONLY
+    return policy in ENFORCED
 
 
 def note(policy: str) -> dict[str, str]:
     """The header of an answer that concerns `policy`."""
-    return {} if is_enforced(policy) else {HEADER: NOT_ENFORCED}
+    return {HEADER: NOT_ENFORCED} if policy in KEPT_ONLY else {}

@@ -116,8 +116,8 @@ class DeduplicationCursor:
         if self._unsaved_entries >= self._context.settings.deduplication_snapshot_entries:
             self._save(position)
 
-    def tick(self, connected: Collection[str]) -> None:
-        """Forget those that are long gone, and save what was not saved for long."""
+    def tick(self, connected: Collection[str], snapshot_interval_s: float) -> None:
+        """Forget those that are long gone, and save what was not saved for so long; 0: however long."""
         if not self.enabled:
             return
         settings = self._context.settings
@@ -129,7 +129,7 @@ class DeduplicationCursor:
         )
         if forgotten:
             log.info("deduplication.producers_forgotten", ledger=self._ledger.name, producers=len(forgotten))
-        overdue = now - self._saved_at >= settings.deduplication_snapshot_interval_s
+        overdue = 0 < snapshot_interval_s <= now - self._saved_at
         if forgotten or (self._unsaved_entries and overdue):
             self._save(self._ledger.last_confirmed)
 

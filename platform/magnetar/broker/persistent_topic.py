@@ -375,7 +375,7 @@ class PersistentTopic(TransactionalTopic, Topic):
     def tick(self, seconds: float) -> None:
         super().tick(seconds)
         self.rates.tick(each.gate for each in self.subscriptions.values())
-        self.deduplication.tick(self.producers)
+        self.deduplication.tick(self.producers, self.policies.deduplication_snapshot_interval_s)
         if self.transactions is not None:
             self.transactions.tick()
         self.compaction.check(self.clock.monotonic())

@@ -29,6 +29,10 @@ class BrokerSettings(BaseModel):
     """The same for the bytes of all connections together: the broker's memory for messages on their way."""
     write_buffer_bytes: int = Field(default=1024 * 1024, ge=4096)
     """A connection with more bytes than this unsent gets no more messages, and is not read from."""
+    max_same_address_producers_per_topic: int = Field(default=0, ge=0)
+    """Producers of one topic from one host. 0: no limit."""
+    max_same_address_consumers_per_topic: int = Field(default=0, ge=0)
+    """Consumers of one topic from one host. 0: no limit."""
     max_connections: int = Field(default=0, ge=0)
     """Connections at one time. 0: no limit."""
 
@@ -71,8 +75,6 @@ class BrokerSettings(BaseModel):
 
     deduplication_snapshot_entries: int = Field(default=1000, ge=1)
     """Deduplication: entries after which producers' sequence ids are saved."""
-    deduplication_snapshot_interval_s: float = Field(default=120.0, gt=0)
-    """Deduplication: seconds after which they are saved if anything was published."""
     deduplication_max_producers: int = Field(default=10_000, ge=1)
     """Deduplication: how many producers' sequence ids are kept; the longest idle are forgotten first."""
     deduplication_inactivity_s: float = Field(default=360 * 60.0, gt=0)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker import stats
+from magnetar.broker import same_address, stats
 from magnetar.broker.errors import (
     MetadataFailed,
     NotAllowed,
@@ -95,6 +95,12 @@ class Topic(ABC):
         limit = self.policies.max_producers_per_topic
         if limit and len(self.producers) >= limit and not self.name.is_system:
             raise ProducerBusy(f"topic {self.name} has its {limit} producers already: close one first")
+        limit = self.settings.max_same_address_producers_per_topic
+        if limit and same_address.count(self.producers.values(), producer.peer) >= limit:
+            raise ProducerBusy(
+                f"topic {self.name} has its {limit} producers from {same_address.host(producer.peer.address)} "
+                f"already: close one first"
+            )
         admission = self.exclusivity.admit(Request(producer, producer.mode, topic_epoch))
         for loser in (*admission.evicted, *admission.refused):
             self.producers.pop(loser.name, None)

@@ -195,17 +195,20 @@ class DeduplicationLife:
         dice = random.Random(seed)
         self.dice = dice
         self.house = House(dice)
-        entries, interval_s = dice.choice((1, 2, 5, 1000)), dice.choice((0.05, 1.0, 120.0))
+        entries, interval_s = dice.choice((1, 2, 5, 1000)), dice.choice((1, 5, 120))
         self.house.settings = self.house.settings.model_copy(
             update={
                 "deduplication_snapshot_entries": entries,
-                "deduplication_snapshot_interval_s": interval_s,
                 "ledger_max_entries": dice.choice((3, 50_000)),
                 "dispatch_entries": dice.choice((2, 100)),
             }
         )
         self.house.defaults = replace(
-            self.house.defaults, deduplication_enabled=True, retention_time_s=-1, retention_size_bytes=-1
+            self.house.defaults,
+            deduplication_enabled=True,
+            deduplication_snapshot_interval_s=interval_s,
+            retention_time_s=-1,
+            retention_size_bytes=-1,
         )
         number, mode = dice.choice(((1, 0), (2, 0), (3, 0), (1, 1), (1, 3)))
         self.senders = [Sender(self, f"p{each}", mode) for each in range(number)]

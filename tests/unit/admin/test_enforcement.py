@@ -6,7 +6,7 @@ import ast
 from dataclasses import fields
 from pathlib import Path
 
-from magnetar.admin.enforcement import ENFORCED, KEPT_ONLY, is_enforced
+from magnetar.admin.enforcement import ENFORCED, KEPT_ONLY, REFUSED, is_enforced
 from magnetar.admin.routes.namespace_policies import POLICIES as OF_NAMESPACES
 from magnetar.admin.routes.topic_policies import POLICIES as OF_TOPICS
 from magnetar.policies.effective import EffectivePolicies
@@ -41,16 +41,17 @@ def test_what_is_called_kept_only_is_not() -> None:
 
 
 def test_every_policy_stands_in_one_list() -> None:
-    assert not ENFORCED.keys() & KEPT_ONLY.keys()
+    assert len({*ENFORCED, *KEPT_ONLY, *REFUSED}) == len(ENFORCED) + len(KEPT_ONLY) + len(REFUSED)
     named = {name for names in (*ENFORCED.values(), *KEPT_ONLY.values()) for name in names}
     assert {field.name for field in fields(EffectivePolicies)} == named
     for policy in (*OF_NAMESPACES, *OF_TOPICS):
         told_as = policy.told_as or policy.path
-        assert told_as in ENFORCED or told_as in KEPT_ONLY, f"{told_as} stands in neither list"
+        assert told_as in {*ENFORCED, *KEPT_ONLY, *REFUSED}, f"{told_as} stands in no list"
 
 
 def test_the_documentation_says_the_same() -> None:
     told = DOCUMENTATION.read_text()
-    for policy in (*ENFORCED, *KEPT_ONLY):
+    for policy in (*ENFORCED, *KEPT_ONLY, *REFUSED):
         row = next(line for line in told.splitlines() if line.startswith(f"| `{policy}`"))
         assert ("| enforced |" in row) == is_enforced(policy), row
+        assert ("| refused |" in row) == (policy in REFUSED), row

@@ -52,7 +52,6 @@ CASES: list[tuple[str, str, Any, Any, Any]] = [
     ("subscriptionTypesEnabled", "POST", ["Shared"], None, ["Exclusive", "Shared", "Failover", "Key_Shared"]),
     ("entryFilters", "POST", {"entryFilterNames": "a"}, None, {"entryFilterNames": ""}),
     ("dispatcherPauseOnAckStatePersistent", "POST", True, None, False),
-    ("shadowTopics", "PUT", ["persistent://public/default/shadow"], None, None),
     ("s1/dispatchRate", "POST", {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": 2, "relativeToPublishRate": True, "ratePeriodInSecond": 3}, None, None),
 ]  # fmt: skip
 

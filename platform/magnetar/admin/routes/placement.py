@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from magnetar.admin import bodies, enforcement
+from magnetar.admin.errors import Refused
 from magnetar.admin.routes.namespaces import BASE, ONE
 from magnetar.admin.routing import Guards, Route
 from magnetar.policies.errors import BadValue, PreconditionFailed
@@ -125,8 +126,9 @@ async def remove_bookie_affinity(call: Call) -> None:
 
 async def migrate(call: Call) -> None:
     """Say that a namespace has moved to another cluster."""
-    call.notes.update(enforcement.note("migration"))
     migrated = call.flag("migrated")
+    if migrated:
+        raise Refused(501, enforcement.REFUSED["migration"])
     await call.admin.resources.update_local_policies(
         call.namespace, lambda said: said.changed(migrated=migrated)
     )

@@ -111,6 +111,9 @@ class Policy:
             await self.remove(call)
             return
         value = self.read(said)
+        refused = enforcement.REFUSED.get(self.told_as or self.path)
+        if refused is not None and value != self.unset:
+            raise Refused(501, refused)
         namespace = await call.policies()
         await change(call, lambda own: own.changed(**{self.field: self.check(call, value, own, namespace)}))
         if self.warn is not None:

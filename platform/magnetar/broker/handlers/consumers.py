@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker import stats
+from magnetar.broker import same_address, stats
 from magnetar.broker.consumer import Consumer
 from magnetar.broker.creating import Creating
 from magnetar.broker.errors import (
@@ -15,6 +15,7 @@ from magnetar.broker.errors import (
     NotAllowed,
     ServiceNotReady,
     SubscriptionNotFound,
+    Unauthorized,
 )
 from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
 from magnetar.broker.nonpersistent import NonPersistentTopic
@@ -23,6 +24,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.pending_ack_store import acknowledge_in_transaction
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
+from magnetar.policies.namespace import SubscriptionAuthMode
 from magnetar.protocol import commands
 from magnetar.protocol.ids import LATEST, to_signed
 from magnetar.protocol.pulsar_pb2 import (
@@ -127,6 +129,12 @@ async def _subscription(connection: Connection, command: CommandSubscribe, topic
     limit = policies.max_consumers_per_topic
     if limit and sum(len(each.consumers) for each in topic.subscriptions.values()) >= limit:
         raise _too_many(f"topic {topic.name}", limit)
+    limit = connection.settings.max_same_address_consumers_per_topic
+    if limit:
+        consumers = (consumer for each in topic.subscriptions.values() for consumer in each.consumers)
+        if same_address.count(consumers, connection) >= limit:
+            raise _too_many(f"topic {topic.name}, from {same_address.host(connection.address)},", limit)
+    _check_role(connection, command, topic)
     existing = topic.subscriptions.get(command.subscription)
     limit = policies.max_consumers_per_subscription
     if limit and existing is not None and len(existing.consumers) >= limit:
@@ -162,6 +170,18 @@ async def _subscription(connection: Connection, command: CommandSubscribe, topic
         ago_ms = command.start_message_rollback_duration_sec * 1000
         await subscription.reset_to_time(connection.context.clock.time_ms() - ago_ms)
     return subscription
+
+
+def _check_role(connection: Connection, command: CommandSubscribe, topic: Topic) -> None:
+    """Where subscriptions belong to roles, their names begin with them. Source: Pulsar SubscriptionAuthMode.Prefix."""
+    if topic.policies.subscription_auth_mode is not SubscriptionAuthMode.PREFIX:
+        return
+    role = connection.role
+    if role is None or not command.subscription.startswith(role):
+        raise Unauthorized(
+            f"subscriptions of {topic.name} must begin with the role of who uses them: "
+            f"{command.subscription!r} does not begin with {role or 'a role, for you have none'}"
+        )
 
 
 def _too_many(what: str, limit: int) -> BrokerError:

@@ -96,6 +96,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "connectionLivenessCheckTimeoutMillis": Translation("broker.liveness_check_timeout_s", _MILLISECONDS),
     "maxPendingPublishRequestsPerConnection": _same("broker.max_pending_publishes_per_connection"),
     "maxMessagePublishBufferSizeInMB": Translation("broker.max_pending_publish_bytes", _MIB),
+    "maxSameAddressProducersPerTopic": _same("broker.max_same_address_producers_per_topic"),
+    "maxSameAddressConsumersPerTopic": _same("broker.max_same_address_consumers_per_topic"),
     "brokerMaxConnections": _same("broker.max_connections"),
     "managedLedgerMaxEntriesPerLedger": _same("broker.ledger_max_entries"),
     "managedLedgerMaxSizePerLedgerMbytes": Translation("broker.ledger_max_bytes", _MIB),
