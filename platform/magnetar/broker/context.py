@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.dispatch.unacked_share import UnackedBudget
 from magnetar.broker.limits import PublishBudget
 from magnetar.broker.rates.broker_rates import BrokerRates
 from magnetar.environment.logs import get_logger
@@ -70,7 +71,11 @@ class BrokerContext:
     participants: Participants | None = None
     """By whom topics and subscriptions are told how transactions end; set by the broker."""
     tasks: TaskOwner = field(default_factory=TaskOwner)
+    unacked: UnackedBudget = field(init=False)
     rates: BrokerRates = field(init=False)
 
     def __post_init__(self) -> None:
+        self.unacked = UnackedBudget(
+            self.settings.max_unacked_messages_per_broker, self.settings.max_unacked_share_when_blocked
+        )
         self.rates = BrokerRates(self.settings, self.resources, self.clock, self.tasks)

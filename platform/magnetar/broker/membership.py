@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from magnetar.broker import stats
 from magnetar.broker.dispatch.dispatcher import Dispatcher
@@ -19,6 +19,7 @@ from magnetar.protocol import commands, versions
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.unacked_share import UnackedShare
     from magnetar.broker.topic import Topic
 
 
@@ -61,6 +62,8 @@ class Join:
 
 class SubscriptionBase(ABC):
     """What persistent and non-persistent subscriptions have in common: their consumers."""
+
+    expects_acknowledgements: ClassVar[bool] = True
 
     def __init__(
         self, topic: Topic, name: str, *, durable: bool, properties: Mapping[str, str] | None = None
@@ -158,18 +161,32 @@ class SubscriptionBase(ABC):
         policies = self.topic.policies
         match kind.type:
             case SubscriptionType.SHARED:
-                return SharedDispatcher(max_unacked=policies.max_unacked_messages_per_subscription)
+                return SharedDispatcher(
+                    max_unacked=policies.max_unacked_messages_per_subscription, share=self._unacked_share()
+                )
             case SubscriptionType.KEY_SHARED:
                 return KeySharedDispatcher(
                     sticky=kind.sticky,
                     out_of_order=kind.out_of_order,
                     look_ahead=self.topic.settings.replay_look_ahead,
                     max_unacked=policies.max_unacked_messages_per_subscription,
+                    share=self._unacked_share(),
                 )
             case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
                 return SingleActiveDispatcher(
                     exclusive=kind.type is SubscriptionType.EXCLUSIVE, partition=self.topic.partition
                 )
+
+    def _unacked_share(self) -> UnackedShare | None:
+        """Its part of what the broker's consumers may have unacknowledged, where anything counts as such."""
+        if not self.expects_acknowledgements:
+            return None
+        loop = asyncio.get_running_loop()
+
+        def unblocked() -> None:
+            loop.call_soon(self.wake)
+
+        return self.topic.context.unacked.share(unblocked)
 
     def _after_join(self, consumer: Consumer) -> None:
         self._elect(newcomer=consumer)

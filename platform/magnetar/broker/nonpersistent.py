@@ -40,6 +40,8 @@ NOWHERE = Position(0, 0)
 class NonPersistentSubscription(SubscriptionBase):
     """Consumers, and a count of what none of them could take."""
 
+    expects_acknowledgements = False
+
     def __init__(
         self,
         topic: NonPersistentTopic,

@@ -66,6 +66,11 @@ class BrokerSettings(BaseModel):
     delayed_entries_max: int = Field(default=5_000_000, ge=1)
     """Entries a subscription holds back until their time, in about 16 bytes of memory each; with so many it reads nothing
     further until some are due."""
+    max_unacked_messages_per_broker: int = Field(default=0, ge=0)
+    """Messages that all shared consumers together may have unacknowledged. Beyond it the subscriptions with most of them
+    get nothing more until half is acknowledged. 0: no limit."""
+    max_unacked_share_when_blocked: float = Field(default=0.16, gt=0, le=1)
+    """The part of that limit which a subscription may have while it is reached; those with more are blocked."""
     failover_delay_s: float = Field(default=1.0, ge=0)
     """Failover: how long a new active consumer waits for the acknowledgements of one that is still there."""
     batch_index_acknowledgement: bool = True

@@ -190,6 +190,7 @@ class SubscriptionLife:
         self.handover_s = dice.choice((0.0, 0.0, 1.0))
         self.max_unacked = dice.choice((0, 0, 0, 12))
         self.max_unacked_consumer = dice.choice((0, 0, 0, 6))
+        self.broker_limit = dice.choice((0, 0, 0, 10))
         self.look_ahead = dice.choice((2000, 2000, 20))
         self.house.settings = self.house.settings.model_copy(
             update={
@@ -198,6 +199,8 @@ class SubscriptionLife:
                 "replay_look_ahead": self.look_ahead,
                 "ledger_max_entries": dice.choice((5, 50_000)),
                 "delayed_entries_max": 1000,
+                "max_unacked_messages_per_broker": self.broker_limit,
+                "max_unacked_share_when_blocked": 0.5,
             }
         )
         self.house.defaults = replace(
@@ -211,12 +214,13 @@ class SubscriptionLife:
         self.name = TopicName.parse(dice.choice(("t", "t", "t-partition-1")))
         order = f"{' sticky' if self.kind.sticky else ''}{' out of order' if self.kind.out_of_order else ''}"
         reads = f"{self.house.settings.dispatch_entries} entries a read"
-        limits = f"limits {self.max_unacked_consumer}/{self.max_unacked}, handover {self.handover_s} s"
+        limits = f"limits {self.max_unacked_consumer}/{self.max_unacked}/{self.broker_limit}, handover {self.handover_s} s"
         self.lines = [f"{type_.text}{order} on {self.name}, {reads}, {limits}"]
         self.reference = Reference(
             self.kind,
             partition=self.name.partition,
             max_unacked=self.max_unacked,
+            broker_limit=self.broker_limit,
             handover_s=self.handover_s,
         )
         self.violations: list[Violation] = []

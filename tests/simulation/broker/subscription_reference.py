@@ -72,8 +72,15 @@ class Reference:
     """One subscription."""
 
     def __init__(
-        self, kind: Join, *, partition: int = -1, max_unacked: int = 0, handover_s: float = 0.0
+        self,
+        kind: Join,
+        *,
+        partition: int = -1,
+        max_unacked: int = 0,
+        broker_limit: int = 0,
+        handover_s: float = 0.0,
     ) -> None:
+        """`broker_limit` is for all subscriptions, of which this is the only one; half of it is its share."""
         self.kind = kind
         self.type = kind.type
         self.individual = kind.type in (SHARED, KEY_SHARED)
@@ -90,8 +97,16 @@ class Reference:
         self._ordinals = 0
         self._counts: dict[int, int] = {}
         self._ring: list[tuple[int, int]] = []
-        self.stalled = False
-        """Whether all consumers together have more than the subscription allows."""
+        self._chunks_went_to: dict[str, ModelConsumer] = {}
+        self._full = False
+        self._broker_limit = broker_limit
+        self._broker_full = False
+        self._blocked = False
+
+    @property
+    def stalled(self) -> bool:
+        """Whether all consumers together have more than the subscription allows, or than the broker does."""
+        return self._full or self._blocked
 
     # The log, and who reads it.
 
@@ -115,6 +130,9 @@ class Reference:
         self.consumers.remove(consumer)
         consumer.pending.clear()
         self._ring.clear()
+        self._chunks_went_to = {
+            uuid: each for uuid, each in self._chunks_went_to.items() if each is not consumer
+        }
         if not self.consumers:
             self._counts.clear()
         self._release()
@@ -193,8 +211,16 @@ class Reference:
         for consumer in self.consumers:
             if consumer.stalled and consumer.unacked <= consumer.max_unacked // 2:
                 consumer.stalled = False
-        if self.stalled and self.unacked < self._max_unacked // 2:
-            self.stalled = False
+        if self._full and self.unacked < self._max_unacked // 2:
+            self._full = False
+        self._release_broker()
+
+    def _release_broker(self) -> None:
+        limit, share = self._broker_limit, self._broker_limit // 2
+        if self._broker_full and self.unacked < limit // 2:
+            self._broker_full = self._blocked = False
+        elif self._blocked and self.unacked < share / 2:
+            self._blocked = False
 
     @property
     def unacked(self) -> int:
@@ -264,11 +290,16 @@ class Reference:
             require(not better, f"#{serial} went to {consumer.name}; {better} come first and were ready")
         if self.type is KEY_SHARED:
             self._check_key(consumer, entry)
+        if entry.chunk_of is not None:
+            self._chunks_went_to[entry.chunk_of] = consumer
         consumer.pending[serial] = set(entry.left)
         if consumer.max_unacked and consumer.unacked >= consumer.max_unacked:
             consumer.stalled = True
         if self._max_unacked and self.unacked >= self._max_unacked:
-            self.stalled = True
+            self._full = True
+        if self._broker_limit:
+            self._broker_full = self._broker_full or self.unacked >= self._broker_limit
+            self._blocked = self._blocked or (self._broker_full and self.unacked > self._broker_limit // 2)
 
     def _check_chunk(self, consumer: ModelConsumer, entry: StoredEntry, uuid: str) -> None:
         others = [
@@ -341,13 +372,8 @@ class Reference:
         return found
 
     def _may_have(self, consumer: ModelConsumer, entry: StoredEntry) -> bool:
-        if entry.chunk_of is not None and any(
-            self.entries[one].chunk_of == entry.chunk_of
-            for each in self.consumers
-            if each is not consumer
-            for one in each.pending
-        ):
-            return False
+        if entry.chunk_of is not None and self._chunks_went_to.get(entry.chunk_of, consumer) is not consumer:
+            return False  # Only who has the others can put them together, acknowledged or not.
         if self.type is SHARED:
             return True
         if self.owner(entry.slot) is not consumer:

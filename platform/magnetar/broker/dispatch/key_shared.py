@@ -12,6 +12,7 @@ from magnetar.broker.dispatch.shared import SharedDispatcher
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.member import Member, Outstanding
+    from magnetar.broker.dispatch.unacked_share import UnackedShare
     from magnetar.managed_ledger import Position
 
 
@@ -30,8 +31,9 @@ class KeySharedDispatcher(SharedDispatcher):
         out_of_order: bool = False,
         look_ahead: int = 2000,
         max_unacked: int = 0,
+        share: UnackedShare | None = None,
     ) -> None:
-        super().__init__(max_unacked=max_unacked)
+        super().__init__(max_unacked=max_unacked, share=share)
         self.sticky = sticky
         self.out_of_order = out_of_order
         self._look_ahead = look_ahead

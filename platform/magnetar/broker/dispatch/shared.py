@@ -13,6 +13,7 @@ from magnetar.protocol import ack_sets
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.member import Member, Outstanding
+    from magnetar.broker.dispatch.unacked_share import UnackedShare
     from magnetar.managed_ledger import Position
 
 
@@ -50,7 +51,8 @@ class SharedDispatcher(Dispatcher):
 
     individual = True
 
-    def __init__(self, *, max_unacked: int = 0) -> None:
+    def __init__(self, *, max_unacked: int = 0, share: UnackedShare | None = None) -> None:
+        """`share` is its part of what all subscriptions of the broker may have unacknowledged."""
         self._members: list[Member] = []
         self._ordinals = 0
         self._turns = Turns()
@@ -61,7 +63,14 @@ class SharedDispatcher(Dispatcher):
         self._unacked = 0
         self.max_unacked = max_unacked
         """Unacknowledged messages of all consumers at which delivery stops. 0: no limit."""
-        self.stalled = False
+        self._full = False
+        """Whether `max_unacked` was reached, and half of it is not yet acknowledged."""
+        self._share = share
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing goes out until more is acknowledged: here, or in the broker as a whole."""
+        return self._full or (self._share is not None and self._share.blocked)
 
     @property
     def members(self) -> Sequence[Member]:
@@ -165,7 +174,9 @@ class SharedDispatcher(Dispatcher):
         member.sent(candidate.position, candidate.messages, candidate.key_hash)
         self._unacked += candidate.messages
         if self.max_unacked and self._unacked >= self.max_unacked:
-            self.stalled = True
+            self._full = True
+        if self._share is not None:
+            self._share.taken(candidate.messages)
         if candidate.chunk_of is not None:
             if candidate.chunk_last:
                 self._chunk_owners.pop(candidate.chunk_of, None)
@@ -182,8 +193,8 @@ class SharedDispatcher(Dispatcher):
             member.pending.clear()
             member.unacked = 0
             member.stalled = False
-        self._unacked = 0
-        self.stalled = False
+        self._released(self._unacked)
+        self._full = False
 
     def redeliver(self, member: Member, positions: Collection[Position] | None) -> bool:
         for position in list(member.pending) if positions is None else positions:
@@ -235,8 +246,10 @@ class SharedDispatcher(Dispatcher):
 
     def _released(self, messages: int) -> None:
         self._unacked -= messages
-        if self.stalled and self._unacked < self.max_unacked // 2:
-            self.stalled = False
+        if self._full and self._unacked < self.max_unacked // 2:
+            self._full = False
+        if self._share is not None:
+            self._share.released(messages)
 
     # What Key_Shared does differently.
 
