@@ -6,6 +6,8 @@ import ast
 from dataclasses import fields
 from pathlib import Path
 
+import httpx
+
 from magnetar.admin.enforcement import ENFORCED, KEPT_ONLY, REFUSED, is_enforced
 from magnetar.admin.routes.namespace_policies import POLICIES as OF_NAMESPACES
 from magnetar.admin.routes.topic_policies import POLICIES as OF_TOPICS
@@ -55,3 +57,15 @@ def test_the_documentation_says_the_same() -> None:
         row = next(line for line in told.splitlines() if line.startswith(f"| `{policy}`"))
         assert ("| enforced |" in row) == is_enforced(policy), row
         assert ("| refused |" in row) == (policy in REFUSED), row
+
+
+async def test_what_is_refused_says_so_and_can_be_read_and_taken_back(http: httpx.AsyncClient) -> None:
+    namespace, topic = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default/refusing"
+    assert (await http.put(topic)).status_code == 204
+    refused = await http.put(f"{topic}/shadowTopics", json=["persistent://public/default/shadow"])
+    assert (refused.status_code, refused.json()["reason"]) == (501, REFUSED["shadowTopics"])
+    assert (await http.get(f"{topic}/shadowTopics")).json() == []
+    assert (await http.delete(f"{topic}/shadowTopics")).status_code == 204
+    refused = await http.post(f"{namespace}/migration", params={"migrated": "true"})
+    assert (refused.status_code, refused.json()["reason"]) == (501, REFUSED["migration"])
+    assert (await http.post(f"{namespace}/migration", params={"migrated": "false"})).status_code == 204
