@@ -21,6 +21,10 @@ class LedgerClientSettings:
     """Confirmed, but still on the way to bookies that lag, over all ledgers. Beyond it the slowest is replaced."""
     replica_lag_s: float = 3.0
     """A bookie that has not answered for this long while others have is replaced."""
+    slow_replica_s: float = 0.1
+    """A bookie is also replaced, and chosen no more for a while, whose adds take longer than this for ten seconds,"""
+    slow_replica_ratio: float = 20.0
+    """and so many times as long as its peers', though it keeps up. 0: never."""
     close_patience_s: float = 0.1
     """How long a ledger that is closed waits for copies still on their way, before it says that they may be missing."""
     explicit_lac_s: float = 0.0

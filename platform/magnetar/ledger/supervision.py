@@ -15,6 +15,7 @@ from magnetar.ledger.bookie_health import BookieHealth
 from magnetar.ledger.counts import Counts
 from magnetar.ledger.replica_budget import ReplicaBudget
 from magnetar.ledger.settings import LedgerClientSettings
+from magnetar.ledger.slow_bookies import SlowBookies
 from magnetar.protocol.bookie import BookieProvider
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ class Supervision:
         self._counts = counts
         self._clock = clock
         self._settings = settings
+        self._slow = SlowBookies(settings.slow_replica_s, settings.slow_replica_ratio)
         self._tick_s = min(_TICK_S, settings.replica_lag_s / _LOOKS)
         self._tell_lac_at = 0.0
+        self._looked_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.waiting: list[asyncio.Future[None]] = []
@@ -139,11 +142,29 @@ class Supervision:
                 writer.drop(laggard.bookie)
             # What was still waiting for the socket is given up, and its memory with it.
             self._bookies.reset(laggard.bookie)
+        self._look_for_slow(now)
         told_all = self._tell_lacs(now)
         if self._budget.idle and told_all:
             self.running = False
+            self._slow.start_anew()
         else:
             self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+
+    def _look_for_slow(self, now: float) -> None:
+        if now - self._looked_at > 2 * self._tick_s:
+            self._slow.start_anew()  # This process stood still.
+        self._looked_at = now
+        counts = ((lag.bookie, lag.sent, lag.answered) for lag in self._budget.bookies())
+        for slow in self._slow.look(counts, now):
+            log.warning(
+                "bookie.slow",
+                bookie=slow.bookie,
+                latency_ms=round(slow.latency_s * 1000),
+                peers_ms=round(slow.peers_s * 1000, 1),
+            )
+            self._health.failed(slow.bookie, now)
+            for writer in list(self._writers.values()):
+                writer.drop(slow.bookie)
 
     def _tell_lacs(self, now: float) -> bool:
         """Have bookies told of LACs that no later entry has brought them. Whether none is left to be told."""

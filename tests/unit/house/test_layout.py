@@ -153,6 +153,7 @@ CORES = (
     "platform/magnetar/ledger/replica_budget.py",
     "platform/magnetar/ledger/arrangement.py",
     "platform/magnetar/ledger/bookie_health.py",
+    "platform/magnetar/ledger/slow_bookies.py",
     "platform/magnetar/autorecovery/copy_plan.py",
     "platform/magnetar/autorecovery/entry_ranges.py",
     "platform/magnetar/autorecovery/extents.py",
