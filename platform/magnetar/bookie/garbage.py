@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.entry_log import LedgerMap
@@ -32,6 +34,18 @@ LiveLedgers = Callable[[], Awaitable[set[int]]]
 LedgerExists = Callable[[int], Awaitable[bool]]
 
 
+class Surplus(Protocol):
+    """What has to be known of a copy that its ledger's metadata does not name."""
+
+    async def is_unnamed(self, ledger_id: int) -> bool:
+        """Whether the ledger is closed, and no fragment of it names this bookie. Raises if that could not be found out."""
+        ...
+
+    def kept_unnamed(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
+        """The same, and meanwhile nobody copies anything of the ledger; False where somebody does."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Collected:
     """What one collection has done."""
@@ -39,6 +53,7 @@ class Collected:
     ledgers: int
     removed_logs: int
     compacted_logs: int
+    surplus_ledgers: int = 0
 
 
 class GarbageCollector:
@@ -50,6 +65,7 @@ class GarbageCollector:
         live_ledgers: LiveLedgers,
         *,
         exists: LedgerExists | None = None,
+        surplus: Surplus | None = None,
         interval_s: float | None = None,
         grace_s: float | None = None,
     ) -> None:
@@ -57,6 +73,7 @@ class GarbageCollector:
         Args:
             live_ledgers: lists the ledgers in metadata.
             exists: asks metadata for one ledger. Without it the listing is asked for a second time instead.
+            surplus: asks metadata which copies are not named. Without it they are kept.
             grace_s: how long a ledger must have been missing from metadata before it is forgotten.
         """
         self._bookie = bookie
@@ -65,8 +82,12 @@ class GarbageCollector:
         self._interval_s = bookie.settings.gc_interval_s if interval_s is None else interval_s
         self._grace_s = bookie.settings.gc_grace_s if grace_s is None else grace_s
         self._missing_since: dict[int, float] = {}
+        self._surplus = surplus
+        self._surplus_since: dict[int, float] = {}
+        self._surplus_look = 0.0
         self._wake = asyncio.Event()
         self.collections = 0
+        self.surplus_ledgers = 0
         self.troubled_logs: dict[Path, str] = {}
         """Entry logs that cannot be read through, and why. Everything else is collected around them."""
         self._task: asyncio.Task[None] | None = None
@@ -83,7 +104,8 @@ class GarbageCollector:
 
     async def _run(self) -> None:
         while True:
-            pause = min(self._interval_s, self._grace_s) if self._missing_since else self._interval_s
+            waiting = self._missing_since or self._surplus_since
+            pause = min(self._interval_s, self._grace_s) if waiting else self._interval_s
             if self._bookie.fullness >= Fullness.FULL:
                 pause = min(pause, _FULL_PAUSE_S)
             try:
@@ -107,13 +129,48 @@ class GarbageCollector:
             # Their entries are out of the index and the table, durably, before any file goes.
             await bookie.checkpoint()
             log.info("garbage.ledgers_forgotten", ledgers=len(gone))
+        dropped = await self._drop_surplus()
         removed = compacted = 0
         for share in bookie.shares:
             removed_here, compacted_here = await self._collect_logs(share)
             removed, compacted = removed + removed_here, compacted + compacted_here
         if removed or compacted:
             log.info("garbage.logs_collected", removed=removed, compacted=compacted)
-        return Collected(len(gone), removed, compacted)
+        return Collected(len(gone), removed, compacted, dropped)
+
+    async def _drop_surplus(self) -> int:
+        """Forget whole copies that nobody will ask for: their ledgers were copied elsewhere while this bookie was away.
+
+        Only of closed ledgers, seen unnamed twice and long enough apart, and the second time with the right to repair
+        them in hand: who repairs a ledger copies entries here first, and names this bookie then.
+        """
+        bookie, surplus = self._bookie, self._surplus
+        now = asyncio.get_running_loop().time()
+        if surplus is None or bookie.limbo or bookie.in_doubt is not None:
+            return 0
+        if not self._surplus_since and now < self._surplus_look:
+            return 0
+        self._surplus_look = now + bookie.settings.gc_over_replicated_interval_s
+        here, known = bookie.ledgers(), self._surplus_since
+        looked_at = sorted(here & set(known)) if known else sorted(here)
+        since = {
+            ledger_id: known.get(ledger_id, now)
+            for ledger_id in looked_at
+            if await surplus.is_unnamed(ledger_id)
+        }
+        self._surplus_since = {each: start for each, start in since.items() if now - start < self._grace_s}
+        dropped = 0
+        for ledger_id in since.keys() - self._surplus_since.keys():
+            async with surplus.kept_unnamed(ledger_id) as unnamed:
+                if unnamed:
+                    await bookie.delete_ledger(ledger_id)
+                    crash_point("bookie.surplus.dropped")
+                    dropped += 1
+        if dropped:
+            await bookie.checkpoint()
+            self.surplus_ledgers += dropped
+            log.info("garbage.surplus_copies_dropped", ledgers=dropped)
+        return dropped
 
     async def _gone_ledgers(self) -> list[int]:
         here = self._bookie.ledgers()  # Before the listing: what is created after it is not ours to judge.
@@ -234,6 +291,7 @@ class GarbageCollector:
     def metrics(self) -> Iterator[Sample]:
         labels = {"bookie": self._bookie.bookie_id}
         yield counter("bookie_gc_collections_count", self.collections, labels)
+        yield counter("bookie_surplus_ledgers_dropped_count", self.surplus_ledgers, labels)
         yield gauge("bookie_damaged_entry_logs", len(self.troubled_logs), labels)
 
 

@@ -63,6 +63,9 @@ class BookieSettings:
     """How long a ledger must be missing from metadata before it is forgotten, and its fence with it. Longer than any
     client keeps a connection on which nothing comes: a broker that sleeps longer has nobody left to acknowledge to."""
 
+    gc_over_replicated_interval_s: float = 86400.0
+    """How often copies are looked for that no metadata names, because their ledgers were copied elsewhere meanwhile."""
+
     scrub_bytes_per_s: int = 4 * MIB
     """How fast all stored entries are read again and verified. 0: not at all."""
     scrub_interval_s: float = 86400.0

@@ -44,7 +44,12 @@ async def running_bookie(
         integrity = None
         if address or bookie.limbo or bookie.in_doubt is not None:
             integrity = await parts.enter_async_context(_integrity(settings, metadata, bookie))
-        collector = GarbageCollector(bookie, live, exists=exists)
+        surplus = None
+        if address:  # Alone, nobody copies anything elsewhere.
+            from magnetar.autorecovery.surplus_copies import SurplusCopies
+
+            surplus = SurplusCopies(ledgers, metadata, bookie.bookie_id)
+        collector = GarbageCollector(bookie, live, exists=exists, surplus=surplus)
         collector.start()
         parts.push_async_callback(collector.stop)
         scrubber = Scrubber(bookie, integrity)

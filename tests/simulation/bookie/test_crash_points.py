@@ -17,6 +17,7 @@ from magnetar.bookie.integrity import Integrity
 from magnetar.environment import crash as crash_points
 from magnetar.protocol.bookie import BookieStatus
 from tests.simulation.bookie.test_every_moment import COINS, PAYLOAD, KeepsAll, Life
+from tests.unit.bookie.test_garbage import Unnamed
 from tests.unit.bookie.test_limbo import KnownPeers
 from tests.unit.bookie.workbench import KEY, add, crash, until, whole
 
@@ -71,7 +72,10 @@ async def whole_life(life: Life, peers: KnownPeers) -> None:
     await bookie.checkpoint()
     await life.forget(bookie, 2)
     damaged = bookie.storage.logs.path(bookie.storage.complete_logs(bookie.storage.log_boundary())[0])
-    await life.forget(bookie, 3)
+    life.forgotten_at[3] = life.recorder.mark()
+    unnamed = Unnamed(3)
+    collector = GarbageCollector(bookie, _listing(bookie.ledgers()), surplus=unnamed)
+    assert (await collector.collect()).surplus_ledgers == 1
     await bookie.in_storage_thread(bookie.storage.rescue, int(damaged.stem, 16), [1])
     await bookie.in_storage_thread(bookie.storage.rebuild_index, bookie._table)
     await life.add(bookie, 1, range(22, 26))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -276,3 +278,52 @@ async def test_compaction_that_does_not_fit_waits_and_removal_does_not(tmp_path:
         free = 1 << 30
         assert (await collector.collect()).compacted_logs > 1
         await expect(bookie, 1, 21)
+
+
+class Unnamed:
+    """Copies that nobody names; `busy` ones are being repaired."""
+
+    def __init__(self, *ledgers: int) -> None:
+        self.ledgers = set(ledgers)
+        self.busy: set[int] = set()
+        self.asked: list[int] = []
+
+    async def is_unnamed(self, ledger_id: int) -> bool:
+        self.asked.append(ledger_id)
+        return ledger_id in self.ledgers
+
+    @asynccontextmanager
+    async def kept_unnamed(self, ledger_id: int) -> AsyncIterator[bool]:
+        yield ledger_id in self.ledgers and ledger_id not in self.busy
+
+
+async def test_copies_that_nobody_names_are_forgotten_in_the_end(tmp_path: Path) -> None:
+    catalog, surplus = Catalog(1, 2, 3, 4), Unnamed(1, 2, 3)
+    surplus.busy.add(2)
+    async with running(tmp_path) as bookie:
+        await fill(bookie, range(1, 5), 3)
+        collector = GarbageCollector(
+            bookie, catalog.live, exists=catalog.exists, surplus=surplus, grace_s=0.2
+        )
+        assert (await collector.collect()).surplus_ledgers == 0
+        assert surplus.asked == [1, 2, 3, 4]
+        surplus.ledgers.discard(3)  # A worker had copied it here, and names it now.
+        await asyncio.sleep(0.2)
+        assert (await collector.collect()).surplus_ledgers == 1
+        assert bookie.ledgers() == {2, 3, 4}
+        assert (await bookie.read_entry(1, 0)).status is BookieStatus.NO_SUCH_LEDGER
+        await expect(bookie, 2, 3)
+        surplus.asked.clear()
+        await collector.collect()
+        assert not surplus.asked, "once a day is enough"
+
+
+async def test_in_limbo_no_copy_is_surplus(tmp_path: Path) -> None:
+    surplus = Unnamed(1)
+    async with running(tmp_path) as bookie:
+        await fill(bookie, range(1, 2), 3)
+        await bookie.enter_limbo("for the test")
+        collector = GarbageCollector(bookie, Catalog(1).live, surplus=surplus, grace_s=0.0)
+        for _ in range(3):
+            assert (await collector.collect()).surplus_ledgers == 0
+        assert not surplus.asked
