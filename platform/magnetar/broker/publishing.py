@@ -20,12 +20,20 @@ from magnetar.broker.latency import LatencyBuckets
 from magnetar.broker.producer import Publish
 from magnetar.broker.sequence_ids import told_range, untold_sequences
 from magnetar.broker.transactions.markers import txn_of
+from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger.errors import EntryTooLarge, ManagedLedgerFenced, ManagedLedgerTerminated
 from magnetar.protocol.batch import cut_batch
 from magnetar.protocol.checksum import crc32c
 from magnetar.protocol.errors import BatchUnopenable, ChecksumMismatch
-from magnetar.protocol.message import MESSAGE_MAGIC, SplitMessage, read_metadata, split_message, take_message
+from magnetar.protocol.message import (
+    MESSAGE_MAGIC,
+    SplitMessage,
+    build_message_parts,
+    read_metadata,
+    split_message,
+    take_message,
+)
 
 if TYPE_CHECKING:
     from magnetar.broker.dedup_cursor import DeduplicationCursor
@@ -117,7 +125,6 @@ class PublishPath:
         held, self._held = self._held or [], None
         for parts, publish in held:
             if failure is not None and publish.txn is not None:
-                self._unstorable = failure
                 publish.stored(None, -1, failure)
             else:
                 self._ledger.append(parts, publish.messages, publish.stored)
@@ -134,19 +141,26 @@ class PublishPath:
             head = MESSAGE_MAGIC + crc32c(covered).to_bytes(4, "big")
         parts = [head, covered]
         if message.metadata.txnid_least_bits or command.txnid_least_bits:
-            self._enter_transaction(publish, command, message)
+            parts = self._enter_transaction(publish, command, message, parts)
         is_marker = command.marker or message.metadata.HasField("marker_type")
         if self._deduplication.tracking and not is_marker:
             return self._deduplicate(publish, command, message, parts)
         return parts
 
-    def _enter_transaction(self, publish: Publish, command: CommandSend, message: SplitMessage) -> None:
-        """A message of a transaction: what is stored must tell that as well as the command does."""
-        txn = txn_of(message.metadata)
-        if txn is None or (
-            command.txnid_least_bits and txn != (command.txnid_most_bits, command.txnid_least_bits)
-        ):
-            raise NotAllowed("the message's metadata name another transaction than the command, or none")
+    def _enter_transaction(
+        self, publish: Publish, command: CommandSend, message: SplitMessage, parts: list[bytes]
+    ) -> list[bytes]:
+        """A message of a transaction. What is stored must tell that: clients in Go say it in the command alone."""
+        metadata = message.metadata
+        told = TxnId(command.txnid_most_bits, command.txnid_least_bits)
+        txn = txn_of(metadata)
+        if txn is None:
+            txn = told
+            metadata.txnid_most_bits, metadata.txnid_least_bits = told
+            head, payload = build_message_parts(metadata.SerializeToString(), message.payload)
+            parts = [bytes(head), bytes(payload)]
+        elif command.txnid_least_bits and txn != told:
+            raise NotAllowed(f"the command names transaction {told}, the message's metadata {txn}")
         if not self._topic.settings.transaction_coordinator_enabled:
             raise NotAllowed("transactions are not enabled on this broker: send without one")
         if self._topic.transactions is not None:
@@ -156,6 +170,7 @@ class PublishPath:
                 # By this code clients fail the message alone; the transaction is lost anyway.
                 raise NotAllowed(str(error)) from None
         publish.txn = txn
+        return parts
 
     def _deduplicate(
         self, publish: Publish, command: CommandSend, message: SplitMessage, parts: list[bytes]

@@ -9,7 +9,10 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
+from magnetar.protocol.entry import split_entry
+from magnetar.protocol.message import split_message, verify_checksum
 from magnetar.protocol.pulsar_pb2 import (
     ABORT,
     COMMIT,
@@ -36,11 +39,12 @@ async def begin(client: RawClient, tc: int = 0, ttl_ms: int = 60_000) -> Txn:
     connected = await client.ask("tcClientConnectRequest", "tcClientConnectResponse", tc_id=tc)
     assert not connected.HasField("error"), connected
     made = await client.ask("newTxn", "newTxnResponse", tc_id=tc, txn_ttl_millis=ttl_ms)
-    assert not made.HasField("error") and made.txnid_most_bits == tc
+    assert not made.HasField("error")
+    assert made.txnid_most_bits == tc
     return made.txnid_most_bits, made.txnid_least_bits
 
 
-def named(txn: Txn) -> dict[str, int]:
+def named(txn: Txn) -> dict[str, Any]:
     return {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
 
 
@@ -88,9 +92,6 @@ def topic_of(broker: Broker, name: str = TOPIC) -> PersistentTopic:
 
 
 def payloads(messages: list[tuple[Any, bytes]]) -> list[bytes]:
-    from magnetar.protocol.entry import split_entry
-    from magnetar.protocol.message import split_message
-
     return [bytes(split_message(split_entry(data).message).payload) for _, data in messages]
 
 
@@ -136,7 +137,27 @@ async def test_nothing_of_an_aborted_transaction_is_ever_seen(broker: Broker, co
     # A message that comes late is refused, and the others go on.
     send_in(client, txn, b"late", 2)
     error = await client.expect("send_error")
-    assert error.error == ServerError.NotAllowedError and error.sequence_id == 2
+    assert error.error == ServerError.NotAllowedError
+    assert error.sequence_id == 2
+
+
+async def test_a_message_belongs_to_a_transaction_though_only_the_command_says_so(connect: Connect) -> None:
+    """Clients in Go leave it out of the metadata, which is what is stored."""
+    client = await connect()
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC, permits=100)
+    aborted, kept = await begin(client), await begin(client)
+    for sequence_id, txn in enumerate((aborted, kept)):
+        await add_partition(client, txn)
+        client.send(b"%d" % sequence_id, sequence_id, **named(txn))
+        await client.expect("send_receipt")
+    await client.hears_nothing("message")
+    assert not (await end(client, aborted, ABORT)).HasField("error")
+    assert not (await end(client, kept)).HasField("error")
+    ((_, data),) = await client.messages(1)
+    assert payloads([(None, data)]) == [b"1"]
+    verify_checksum(split_entry(data).message)
+    await client.hears_nothing("message")
 
 
 async def test_a_transaction_outlives_the_broker_that_it_began_on(
@@ -181,7 +202,8 @@ async def test_acknowledgements_count_with_the_commit(broker: Broker, connect: C
     for txn in (first, second):
         await add_subscription(client, txn)
     answer = await ack_in(client, first, *places[:2])
-    assert not answer.HasField("error") and answer.txnid_least_bits == first[1]
+    assert not answer.HasField("error")
+    assert answer.txnid_least_bits == first[1]
     conflict = await ack_in(client, second, places[1])
     assert conflict.error == ServerError.TransactionConflict
     assert not (await ack_in(client, second, places[2])).HasField("error")
@@ -225,7 +247,8 @@ async def test_provisional_acknowledgements_outlive_the_broker(
     cursor = topic_of(again).subscriptions["sub"].cursor
     if action == COMMIT:
         await client.hears_nothing("message")
-        assert cursor.backlog == 1 and cursor.ack_set(cursor.unacknowledged()[0]) == [0b101]  # type: ignore[attr-defined]
+        assert cursor.backlog == 1
+        assert cursor.ack_set(Position(places[0].ledgerId, places[0].entryId)) == [0b101]
     else:
         assert len(await client.messages(2)) == 2
         assert cursor.backlog == 2
@@ -318,7 +341,8 @@ async def test_commands_out_of_order_are_refused(broker: Broker, connect: Connec
         "addPartitionToTxn", "addPartitionToTxnResponse", partitions=[TOPIC], **named(txn)
     )
     assert refused.error == ServerError.InvalidTxnStatus
-    client.send(b"no", 0, **named(txn))  # The command names a transaction, what would be stored does not.
+    # The command names another transaction than what would be stored.
+    client.send(b"no", 0, metadata=named((0, 2)), **named(txn))
     assert (await client.expect("send_error")).error == ServerError.NotAllowedError
     refused = await ack_in(client, txn, MessageIdData(ledgerId=1, entryId=5))
     assert refused.error == ServerError.MetadataError  # There is no such entry.
