@@ -71,6 +71,9 @@ class BrokerSettings(BaseModel):
     get nothing more until half is acknowledged. 0: no limit."""
     max_unacked_share_when_blocked: float = Field(default=0.16, gt=0, le=1)
     """The part of that limit which a subscription may have while it is reached; those with more are blocked."""
+    stuck_after_s: float = Field(default=30.0, ge=0)
+    """A subscription that has what its consumers want, and sends them nothing for so long, is woken; after as long
+    again its consumers are let go and served anew. Stats say why. 0: never. Pulsar has no such thing."""
     failover_delay_s: float = Field(default=1.0, ge=0)
     """Failover: how long a new active consumer waits for the acknowledgements of one that is still there."""
     batch_index_acknowledgement: bool = True
@@ -97,6 +100,14 @@ class BrokerSettings(BaseModel):
     """Whether a batch counts as one message where the rate of what goes out is limited."""
     dispatch_rate_for_caught_up: bool = True
     """Whether that also holds for subscriptions with no more than 1000 entries behind them."""
+
+    entry_filters_directory: str = ""
+    """Where the filters are that policies may name: files NAME.py with a function filter_entry(message) that says
+    "ACCEPT", "REJECT" or "RESCHEDULE". Empty: there are none, and policies that name some are refused."""
+    entry_filter_timeout_s: float = Field(default=10.0, gt=0)
+    """How long filters may take for a batch; then their process is ended, and another one asked."""
+    entry_filter_reschedule_s: float = Field(default=1.0, gt=0)
+    """After how long a filter is shown again what it wanted to see later."""
 
     message_expiry_check_interval_s: float = Field(default=300.0, gt=0)
     """How often messages are looked for that have outlived their time to live."""

@@ -16,6 +16,8 @@ from magnetar.broker.acknowledgements import Acknowledgements
 from magnetar.broker.delays import Delays
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.entry_filters import frames
+from magnetar.broker.entry_filters.gate import FilterGate
 from magnetar.broker.errors import (
     ConsumerBusy,
     InvalidPosition,
@@ -24,8 +26,9 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.filters import FilterChain, reject_markers
 from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
-from magnetar.broker.transactions.subscription_side import TransactionalSubscription
 from magnetar.broker.rates.dispatch_gate import CAUGHT_UP_ENTRIES
+from magnetar.broker.transactions.subscription_side import TransactionalSubscription
+from magnetar.broker.watchdog import Watchdog
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import LATEST, Position
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -34,6 +37,7 @@ from magnetar.protocol import commands
 if TYPE_CHECKING:
     from magnetar.broker.compaction.reading import CompactedReading, EntrySource
     from magnetar.broker.consumer import Consumer
+    from magnetar.broker.dispatch.candidate import Candidate
     from magnetar.broker.filters import EntryFilter
     from magnetar.broker.persistent_topic import PersistentTopic
     from magnetar.broker.rates.dispatch_gate import DispatchGate
@@ -44,6 +48,7 @@ log = get_logger("magnetar.broker")
 
 _RETRY_READ_S = 0.5
 _LONGEST_WAIT_S = 3600.0
+_POSTPONED_MAX = 10_000
 _DUE_TOGETHER_MS = 10
 """What is due so soon after what was due before comes with it: finer than any tick that policies ask for, and
 no more than a hundred timers a second."""
@@ -81,8 +86,14 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         """Counts what moves the cursor under a read in flight, whose result is then of no use."""
         self._resetting: asyncio.Future[None] | None = None
         self._messages_per_entry = 1.0
+        self.watchdog = Watchdog(self, topic.settings.stuck_after_s)
         self.gate = topic.rates.gate(self)
         """The rates it keeps to; None: none."""
+        self.entry_filters: FilterGate | None = None
+        """Users' filters; None: none."""
+        self._postponed = 0
+        """Entries that such filters want to see again later."""
+        self._follow_filters()
 
     # Positions.
 
@@ -197,7 +208,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         if room > 0 and self._any_due():
             await self._deliver_due(dispatcher, min(room, entries_max))
             return True
-        if room <= 0 or self._delays.full or not self._source.has_more():
+        if room <= 0 or self._delays.full or not self._source.has_more() or self._postponed >= _POSTPONED_MAX:
             return False
         generation = self._generation
         wanted = min(entries_max, max(1, round(room / self._messages_per_entry)))
@@ -205,7 +216,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         if generation != self._generation or dispatcher is not self.dispatcher:
             self._source.rewind()  # The read may have moved it on from where it was put meanwhile.
         else:
-            self._offer(dispatcher, entries, replayed=False)
+            await self._offer(dispatcher, entries, replayed=False)
         return True
 
     def _dispatch_gate(self) -> DispatchGate | None:
@@ -219,7 +230,14 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         self.gate = self.topic.rates.gate(self, self.gate)
         self._delays.active = self.topic.policies.delayed_delivery.active
         self._wait_until_due()
+        self._follow_filters()
         self.wake()
+
+    def _follow_filters(self) -> None:
+        names = self.topic.policies.entry_filters
+        if names != (() if self.entry_filters is None else self.entry_filters.names):
+            host = self.topic.context.entry_filters
+            self.entry_filters = FilterGate(host, names, self) if names else None
 
     async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
         generation = self._generation
@@ -233,7 +251,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         entries = [entry for entry in entries if not self.cursor.is_acknowledged(entry.position)]
         found = {entry.position for entry in entries}
         dispatcher.forget([position for position in positions if position not in found])
-        self._offer(dispatcher, entries, replayed=True)
+        await self._offer(dispatcher, entries, replayed=True)
 
     async def _deliver_due(self, dispatcher: Dispatcher, limit: int) -> None:
         """Send what was held back and is due."""
@@ -277,25 +295,85 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             self._wait_until_due()  # The wall clock was set back, or the wait was too long for one timer.
         self.wake()
 
-    def _offer(self, dispatcher: Dispatcher, entries: Sequence[Entry], *, replayed: bool) -> None:
+    async def _offer(self, dispatcher: Dispatcher, entries: Sequence[Entry], *, replayed: bool) -> None:
+        """Let entries through the filters, and what passes to the consumers. It waits only where users have filters."""
+        candidates = self._sift(dispatcher, entries)
+        if self.entry_filters is not None:
+            await self._pass_filters(self.entry_filters, dispatcher, candidates, replayed=replayed)
+        elif candidates:
+            self._hand_out(dispatcher, candidates, replayed=replayed)
+
+    def _sift(self, dispatcher: Dispatcher, entries: Sequence[Entry]) -> list[Candidate]:
         self._delays.now_ms = self.topic.clock.time_ms()
         sifted = self._filters.sift(
             entries, self._deliverable_part if self.compacted is None else self._compacted_part
         )
         if sifted.never:
-            self.cursor.acknowledge((position, None) for position in sifted.never)
-            dispatcher.forget(sifted.never)
-            if self.compacted is not None:
-                self.compacted.acknowledged((position, None) for position in sifted.never)
+            self._pass_over(dispatcher, sifted.never)
         if sifted.later:
             self._wait_until_due()
-        if sifted.candidates:
-            messages = sum(candidate.messages for candidate in sifted.candidates)
+        return sifted.candidates
+
+    def _pass_over(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
+        """No consumer may see these: they are acknowledged."""
+        self.cursor.acknowledge((position, None) for position in positions)
+        dispatcher.forget(positions)
+        if self.compacted is not None:
+            self.compacted.acknowledged((position, None) for position in positions)
+
+    async def _pass_filters(
+        self, gate: FilterGate, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool
+    ) -> None:
+        """Hand out what users' filters accept. What they postpone comes again after a while; where order matters,
+        what lies behind it waits with it."""
+        generation = self._generation
+        while candidates:
+            verdicts = await gate.judge([candidate.entry for candidate in candidates])
+            if verdicts is None or generation != self._generation or dispatcher is not self.dispatcher:
+                if not replayed:
+                    self._source.rewind()
+                return
+            kept: list[Candidate] = []
+            if not dispatcher.individual and frames.RESCHEDULE in verdicts:
+                first = verdicts.index(frames.RESCHEDULE)
+                candidates, kept = candidates[:first], candidates[first:]
+            judged = list(zip(candidates, verdicts, strict=False))
+            accepted = [each for each, verdict in judged if verdict == frames.ACCEPT]
+            rejected = [each.position for each, verdict in judged if verdict == frames.REJECT]
+            postponed = [each.position for each, verdict in judged if verdict == frames.RESCHEDULE]
+            if rejected:
+                self._pass_over(dispatcher, rejected)
+            if postponed:
+                self._postpone(postponed)
+            if accepted:
+                self._hand_out(dispatcher, accepted, replayed=replayed)
+            candidates = kept
+            if candidates:
+                await gate.rest(self.topic.settings.entry_filter_reschedule_s)
+                if generation != self._generation:
+                    if not replayed:
+                        self._source.rewind()
+                    return
+
+    def _postpone(self, positions: list[Position]) -> None:
+        self._postponed += len(positions)
+        asyncio.get_running_loop().call_later(
+            self.topic.settings.entry_filter_reschedule_s, self._bring_up, positions, self._generation
+        )
+
+    def _bring_up(self, positions: list[Position], generation: int) -> None:
+        self._postponed -= len(positions)
+        if generation == self._generation and not self.closed:
+            self.deliver_again(positions)
+
+    def _hand_out(self, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool) -> None:
+        if candidates:
+            messages = sum(candidate.messages for candidate in candidates)
             if self.gate is not None:
-                size = sum(len(candidate.entry.data) for candidate in sifted.candidates)
-                self.gate.went_out(len(sifted.candidates), messages, size)
-            self._messages_per_entry += (messages / len(sifted.candidates) - self._messages_per_entry) * 0.3
-            dispatcher.offer(sifted.candidates, replayed=replayed)
+                size = sum(len(candidate.entry.data) for candidate in candidates)
+                self.gate.went_out(len(candidates), messages, size)
+            self._messages_per_entry += (messages / len(candidates) - self._messages_per_entry) * 0.3
+            dispatcher.offer(candidates, replayed=replayed)
             self._send_ready()
 
     def _compacted_part(self, position: Position) -> Sequence[int] | None:
@@ -415,9 +493,45 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             found = await self.compacted.position_at_time(timestamp_ms, found)
         await self.reset(LATEST if found is None else found)
 
+    # Standing still.
+
+    def tick(self, seconds: float) -> None:
+        super().tick(seconds)
+        self.watchdog.look(self.topic.clock.monotonic())
+
+    def something_to_send(self) -> bool:
+        """Whether somebody wants what there is: then it should be on its way, or be read at least."""
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return False
+        if dispatcher.could_send():
+            return True
+        return dispatcher.room() > 0 and (
+            self._any_due() or (self._source.has_more() and not self._delays.full)
+        )
+
+    @property
+    def retrying(self) -> bool:
+        """Whether reads fail, and the next is planned."""
+        return self._retry is not None
+
+    def stands_still_because(self) -> str:
+        """What of it has stopped: for the log, once it is known to stand still."""
+        if self._reading is not None:
+            return "a read has not ended"
+        return "nobody woke it"
+
+    def begin_anew(self) -> None:
+        """Let everybody go, give up the read under way, and start from what is not acknowledged as they come back."""
+        self.disconnect_all()
+        if self._reading is not None:
+            self._reading.cancel()
+
     async def _stop_reading(self) -> None:
         """Wait until no read is in flight. The next one begins by `wake`."""
         self._generation += 1
+        if self.entry_filters is not None:
+            self.entry_filters.interrupt()
         while self._reading is not None:
             await asyncio.wait([self._reading])
 
@@ -568,6 +682,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         backlog = self.cursor.backlog
         return {
             **super().stats(),
+            **self.watchdog.told(self.topic.clock.monotonic()),
             "msgBacklog": backlog,
             "msgBacklogNoDelayed": max(0, backlog - len(self._delays)),
             "msgDelayed": len(self._delays),
@@ -580,4 +695,5 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             "filterAcceptedMsgCount": self._filters.delivered,
             "filterRejectedMsgCount": self._filters.never,
             "filterRescheduledMsgCount": self._filters.later,
+            **(self.entry_filters.stats() if self.entry_filters is not None else {}),
         }

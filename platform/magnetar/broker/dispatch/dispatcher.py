@@ -53,6 +53,10 @@ class Dispatcher(ABC):
         """Everything that can be sent now, in order. Permits are taken."""
 
     @abstractmethod
+    def could_send(self) -> bool:
+        """Whether something that was read, or given back, could go out now."""
+
+    @abstractmethod
     def clear(self) -> None:
         """Forget what is ready and what is to be replayed: the cursor was moved."""
 

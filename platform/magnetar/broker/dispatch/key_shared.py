@@ -123,6 +123,11 @@ class KeySharedDispatcher(SharedDispatcher):
             deliveries.append(self._assign(member, candidate))
         return deliveries
 
+    def could_send(self) -> bool:
+        if self.stalled:
+            return False  # What was read and could not be sent is held by its key: nothing stays ready.
+        return any((owner := self._owner(slot)) is not None and owner.ready for slot in self._held)
+
     def _choose(self, candidate: Candidate) -> Member | None:
         member = self._owner(candidate.key_hash)
         if member is None or not member.ready:

@@ -161,6 +161,13 @@ class SharedDispatcher(Dispatcher):
         self._ready.extendleft(reversed(passed))
         return deliveries
 
+    def could_send(self) -> bool:
+        if self.stalled or not any(member.ready for member in self._members):
+            return False
+        return not all(map(self._waits_for_its_owner, self._ready)) or (
+            bool(self._replay) and self.room() > 0
+        )
+
     def _choose(self, candidate: Candidate) -> Member | None:
         if candidate.chunk_of is None:
             return self._turns.next()

@@ -98,6 +98,9 @@ class SingleActiveDispatcher(Dispatcher):
             deliveries.append(Delivery(active, candidate, 0))
         return deliveries
 
+    def could_send(self) -> bool:
+        return bool(self._ready) and self.active is not None and self.active.ready and not self.paused
+
     def clear(self) -> None:
         self._ready.clear()
         self._ready_messages = 0
