@@ -244,6 +244,37 @@ class LogFiles:
                 yield StoredRecord(ledger_id, entry_id, Location(log, position, length))
                 position += RECORD_HEAD_BYTES + length
 
+    def resume(self, log: int, damaged: int, end: int) -> int | None:
+        """Where records go on behind a damaged head at `damaged`, before `end`; None if nowhere.
+
+        Where its length says, if a record begins there; else at the next place at which a whole entry lies, payload
+        included: the damaged length may have been anything.
+        """
+        need = RECORD_HEAD_BYTES + ENTRY_HEADER_BYTES
+        with self.opened(log) as file:
+            end = min(end, file.size())
+            head = file.read(damaged, need)
+            if len(head) < need:
+                return None
+            length: int = _LENGTH.unpack_from(head, _CHECKSUM.size)[0]
+            after = damaged + RECORD_HEAD_BYTES + length
+            if length <= MAX_ENTRY_BYTES and after + need <= end and _head_at(file.read(after, need), 0):
+                return after
+            window_at = damaged + 1
+            while window_at + need <= end:
+                window = file.read(window_at, _WINDOW)
+                # A length is below 16 MiB and a ledger id below 2^56: each begins with a zero.
+                at = window.find(0, _CHECKSUM.size)
+                while 0 <= at <= len(window) - need + _CHECKSUM.size:
+                    place = at - _CHECKSUM.size
+                    if not window[at + _LENGTH.size] and (found := _head_at(window, place)) is not None:
+                        record = file.read(window_at + place, RECORD_HEAD_BYTES + found[2])
+                        if window_at + place + len(record) <= end and _entry_at(record, 0) is not None:
+                            return window_at + place
+                    at = window.find(0, at + 1)
+                window_at += max(1, len(window) - need + 1)
+        return None
+
     def check_header(self, log: int) -> None:
         """Raises: EntryLogCorrupt, NewerFormat, FileNotFoundError."""
         path = self.path(log)

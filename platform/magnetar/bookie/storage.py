@@ -232,31 +232,37 @@ class Storage:
         promised = self.checkpoint_state.logs.get(log_id, 0)
         try:
             self.logs.check_header(log_id)
-            ledger_map = self.logs.read_map(log_id)
         except EntryLogCorrupt as error:
-            if promised:
-                return replace(state, doubt=state.doubt or str(error)), 0
-            log.info("entry_log.passed_over", log=log_id, reason=str(error))
-            return state, 0
+            if not promised:
+                log.info("entry_log.passed_over", log=log_id, reason=str(error))
+                return state, 0
+            state = replace(state, doubt=state.doubt or str(error))  # Its records vouch for themselves.
+        ledger_map = self.logs.read_map(log_id)
         end = ledger_map.data_end if ledger_map is not None else None
         promised = max(promised, end or 0)
         pending: list[StoredRecord] = []
-        reached, count = start, 0
-        for record in self.logs.scan(log_id, start, end):
-            reached = record.location.offset + 8 + record.location.length
-            if record.ledger_id in table or self._salvaged:
-                pending.append(record)
-                count += 1
-            if len(pending) >= _INDEX_CHUNK:
-                state = replace(state, log=log_id, offset=reached)
-                index.put(pending, state)
-                pending = []
-        state = replace(state, log=log_id, offset=reached)
-        if reached < promised:
-            reason = (
-                f"entry log {self.logs.path(log_id)} is damaged at offset {reached}, it reached {promised}"
-            )
+        reached, count = max(start, HEADER_BYTES), 0
+        while True:
+            for record in self.logs.scan(log_id, reached, end):
+                reached = record.location.offset + 8 + record.location.length
+                if record.ledger_id in table or self._salvaged:
+                    pending.append(record)
+                    count += 1
+                if len(pending) >= _INDEX_CHUNK:
+                    state = replace(state, log=log_id, offset=reached)
+                    index.put(pending, state)
+                    pending = []
+            if reached >= promised:
+                break
+            # Only what was durable is looked for: behind it lies what a crash has torn, and the journal has it.
+            resumed = self.logs.resume(log_id, reached, promised)
+            reason = f"entry log {self.logs.path(log_id)} is damaged from offset {reached} to {resumed or promised}"
+            log.error("entry_log.damaged", log=log_id, reason=reason)
             state = replace(state, doubt=state.doubt or reason)
+            if resumed is None:
+                break
+            reached = resumed
+        state = replace(state, log=log_id, offset=reached)
         if pending:
             index.put(pending, state)
         return state, count

@@ -117,6 +117,25 @@ async def test_what_is_lost_is_unknown_not_absent(tmp_path: Path, damage: str) -
             assert (await bookie.read_entry(1, 39)).status is OK, "what it has it gives"
 
 
+async def test_an_index_is_rebuilt_from_what_lies_behind_damage(tmp_path: Path) -> None:
+    """A length that is wrong leads nowhere; the next whole entry is looked for."""
+    await filled(tmp_path)
+    shutil.rmtree(tmp_path / "index")
+    first = min((tmp_path / "entries").iterdir())
+    data = bytearray(first.read_bytes())
+    for place in (64, 64 + 3 * (8 + 36 + 4 * KIB)):
+        data[place + 4 : place + 8] = (77_777).to_bytes(4, "big")
+    data[30 * KIB : 33 * KIB] = b"\0" * 3 * KIB
+    first.write_bytes(data)
+    async with running(tmp_path) as bookie:
+        assert bookie.storage.doubt is not None
+        assert "from offset 64 to" in bookie.storage.doubt
+        statuses = [(await bookie.read_entry(1, entry_id)).status for entry_id in range(40)]
+        assert statuses[0] is statuses[3] is BookieStatus.UNKNOWN
+        assert BookieStatus.IO_ERROR in statuses, "one whose head is whole, and not its payload"
+        assert statuses.count(OK) >= 36
+
+
 async def test_a_lost_log_with_a_good_index_is_an_error_not_a_no(tmp_path: Path) -> None:
     await filled(tmp_path)
     min((tmp_path / "entries").iterdir()).unlink()
