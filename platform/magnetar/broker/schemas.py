@@ -61,11 +61,11 @@ class StoredSchema:
 
     @property
     def content(self) -> SchemaContent:
-        return SchemaContent(self.type, self.data)
+        return SchemaContent.of(self.type, self.data, self.properties)
 
     @property
     def type_name(self) -> str:
-        """As REST names it: STRING, JSON, KEY_VALUE, PROTOBUF_NATIVE, …"""
+        """As REST names it: STRING, JSON, BOOLEAN, KEY_VALUE, PROTOBUF_NATIVE, …"""
         return (
             _rest_name(Schema.Type.Name(self.type)) if self.type in Schema.Type.values() else str(self.type)
         )
@@ -250,7 +250,8 @@ class SchemaRegistry:
         limit = self._settings.schema_bytes_max
         if len(schema.schema_data) > limit:
             raise InvalidSchema(f"schema of {len(schema.schema_data)} bytes exceeds the limit of {limit}")
-        content = SchemaContent(schema.type, schema.schema_data)
+        properties = {pair.key: pair.value for pair in schema.properties}
+        content = SchemaContent.of(schema.type, schema.schema_data, properties)
         try:
             check_definition(content)
         except InvalidDefinition as error:
@@ -286,7 +287,9 @@ def _path(topic: TopicName) -> str:
 
 
 def _rest_name(name: str) -> str:
-    """`KeyValue` → `KEY_VALUE`."""
+    """`KeyValue` → `KEY_VALUE`. Source: Pulsar SchemaType."""
+    if name == "Bool":
+        return "BOOLEAN"
     return "".join(
         f"_{each}" if each.isupper() and index else each for index, each in enumerate(name)
     ).upper()

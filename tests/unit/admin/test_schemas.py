@@ -96,3 +96,11 @@ async def test_what_is_no_schema(http: httpx.AsyncClient, base: str, body: objec
     answer = await http.post(f"{base}/schema", json=body)
     assert answer.status_code == status, answer.text
     assert (await http.get(f"{base}/schema")).status_code == 404
+
+
+async def test_booleans_have_the_name_that_java_reads(http: httpx.AsyncClient) -> None:
+    base = "/admin/v2/schemas/public/default/truth/schema"
+    for name in ("BOOLEAN", "BOOL"):
+        assert (await http.post(base, json={"type": name, "schema": "", "properties": {}})).status_code == 200
+    assert (await http.get(base)).json()["type"] == "BOOLEAN"
+    assert (await http.get(base)).json()["version"] == 0

@@ -166,3 +166,20 @@ def test_key_values_are_compared_part_by_part() -> None:
     assert reason.startswith("value")
     with pytest.raises(InvalidDefinition):
         check_definition(SchemaContent(Schema.KeyValue, b"\x00\x00\x00\xff"))
+
+
+def test_a_key_value_schema_is_also_what_its_parts_are_of() -> None:
+    """Primitive types have no definition: only the properties tell them apart."""
+
+    def of(key: str, value: str) -> SchemaContent:
+        properties = {"key.schema.type": key, "value.schema.type": value, "kv.encoding.type": "INLINE"}
+        return SchemaContent.of(Schema.KeyValue, key_value(b"", b"").data, properties)
+
+    assert refusal_to_add(of("STRING", "INT32"), [of("STRING", "INT32")], Strategy.FULL) is None
+    assert refusal_to_add(of("INT32", "INT32"), [of("STRING", "INT32")], Strategy.FULL) == (
+        "key: INT32 cannot follow STRING"
+    )
+    assert refusal_to_add(of("STRING", "BYTES"), [of("STRING", "INT32")], Strategy.FULL) is not None
+    assert refusal_to_add(of("STRING", "BYTES"), [of("STRING", "INT32")], Strategy.ALWAYS_COMPATIBLE) is None
+    old = key_value(b"", b"")  # Registered by a client that does not say.
+    assert refusal_to_add(of("INT32", "INT32"), [old], Strategy.FULL) is None

@@ -36,7 +36,8 @@ class PostSchemaPayload(PolicyModel):
 
 @cache
 def _types() -> Mapping[str, Schema.Type.ValueType]:
-    return {StoredSchema(0, number, b"").type_name: number for number in Schema.Type.values()}
+    named = {StoredSchema(0, number, b"").type_name: number for number in Schema.Type.values()}
+    return {**named, "BOOL": Schema.Bool}
 
 
 async def get(call: Call) -> dict[str, Any]:
@@ -84,7 +85,7 @@ async def check(call: Call) -> dict[str, Any]:
     existing = [
         each.content for each in await call.admin.broker.schemas.versions(call.topic) if not each.deleted
     ]
-    content = SchemaContent(schema.type, schema.schema_data)
+    content = SchemaContent.of(schema.type, schema.schema_data, _properties(schema))
     strategy = policies.schema_compatibility_strategy
     refusal = refusal_to_add(content, existing, strategy) if existing else None
     return {"compatibility": refusal is None, "schemaCompatibilityStrategy": strategy.value}
@@ -94,7 +95,7 @@ async def find_version(call: Call) -> dict[str, Any]:
     """The version of a schema that is there, -1 if it is not."""
     schema = _payload(call)
     await _namespace(call)
-    content = SchemaContent(schema.type, schema.schema_data)
+    content = SchemaContent.of(schema.type, schema.schema_data, _properties(schema))
     for each in await call.admin.broker.schemas.versions(call.topic):
         if not each.deleted and each.content == content:
             return {"version": each.version}
@@ -140,6 +141,10 @@ def _payload(call: Call) -> Schema:
     for key, value in payload.properties.items():
         schema.properties.add(key=key, value=value)
     return schema
+
+
+def _properties(schema: Schema) -> dict[str, str]:
+    return {pair.key: pair.value for pair in schema.properties}
 
 
 def _key_value_text(data: bytes) -> str:

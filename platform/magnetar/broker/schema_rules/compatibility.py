@@ -12,7 +12,7 @@ import base64
 import binascii
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,21 @@ class SchemaContent:
 
     type: Schema.Type.ValueType
     data: bytes
+    parts: tuple[str, str] = ("", "")
+    """Of a key-value schema the types of key and value, as its properties say them; "" where they do not."""
+
+    @classmethod
+    def of(
+        cls, schema_type: Schema.Type.ValueType, data: bytes, properties: Mapping[str, str]
+    ) -> SchemaContent:
+        """With what counts of the properties."""
+        if schema_type != Schema.KeyValue:
+            return cls(schema_type, data)
+        return cls(
+            schema_type,
+            data,
+            (properties.get("key.schema.type", ""), properties.get("value.schema.type", "")),
+        )
 
 
 def refusal_to_add(new: SchemaContent, existing: Sequence[SchemaContent], strategy: Strategy) -> str | None:
@@ -84,7 +99,7 @@ def check_definition(schema: SchemaContent) -> None:
 def _refusal(new: SchemaContent, old: SchemaContent, new_reads_old: bool, old_reads_new: bool) -> str | None:
     if new.type != old.type:
         return f"a {_type_name(new.type)} schema cannot follow a {_type_name(old.type)} one"
-    if new.data == old.data:
+    if new.data == old.data and new.parts == old.parts:
         return None
     try:
         if new.type in _AVRO_LIKE:
@@ -112,13 +127,15 @@ def _avro_refusal(
 def _key_value_refusal(
     new: SchemaContent, old: SchemaContent, new_reads_old: bool, old_reads_new: bool
 ) -> str | None:
-    for part, mine, theirs in zip(
-        ("key", "value"), _key_value_parts(new.data), _key_value_parts(old.data), strict=True
-    ):
-        if mine == theirs:
+    mine, theirs = _key_value_parts(new.data), _key_value_parts(old.data)
+    for index, part in enumerate(("key", "value")):
+        types = new.parts[index], old.parts[index]
+        if all(types) and types[0] != types[1]:
+            return f"{part}: {types[0]} cannot follow {types[1]}"
+        if mine[index] == theirs[index]:
             continue
         try:
-            kind = SchemaContent(Schema.Avro, mine), SchemaContent(Schema.Avro, theirs)
+            kind = SchemaContent(Schema.Avro, mine[index]), SchemaContent(Schema.Avro, theirs[index])
             reason = _avro_refusal(*kind, new_reads_old, old_reads_new)
         except InvalidDefinition:
             reason = "its definitions differ, and are none that can be compared"
