@@ -6,14 +6,19 @@ answer that concerns it, and in docs/admin.md. A test compares this list with wh
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from magnetar.policies.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from magnetar.admin.call import Call
+    from magnetar.policies.delivery import EntryFilters
 
 HEADER: Final = "x-magnetar-policy"
 NOT_ENFORCED: Final = "not-enforced"
 
 KEPT_ONLY: Final[dict[str, tuple[str, ...]]] = {
     "antiAffinity": (),
-    "entryFilters": ("entry_filters",),
     "namespaceIsolationPolicies": (),
     "offload": ("offload",),
     "permissions": (),
@@ -34,6 +39,7 @@ ENFORCED: Final[dict[str, tuple[str, ...]]] = {
     "dispatcherPauseOnAckStatePersistent": (),  # Cursors leave nothing out of what they store.
     "dispatchRate": ("dispatch_rate",),
     "encryptionRequired": ("encryption_required",),
+    "entryFilters": ("entry_filters",),
     "inactiveTopicPolicies": ("delete_inactive_topics", "inactive_topic_delete_mode", "inactive_topic_s"),
     "isAllowAutoUpdateSchema": ("allow_auto_update_schema",),
     "maxConsumersPerSubscription": ("max_consumers_per_subscription",),
@@ -71,6 +77,19 @@ REFUSED: Final[dict[str, str]] = {
 def is_enforced(policy: str) -> bool:
     """Whether anything comes of setting `policy`."""
     return policy in ENFORCED
+
+
+def check_filters(call: Call, said: EntryFilters) -> None:
+    """
+    Raises:
+        PreconditionFailed: the broker has no such filters, so that nothing could pass them.
+    """
+    missing = call.admin.broker.context.entry_filters.missing(said.names)
+    if missing:
+        raise PreconditionFailed(
+            f"Entry filters {', '.join(missing)} do not exist on this broker: put them, as NAME.py, into the "
+            f"directory that entry_filters_directory names"
+        )
 
 
 def note(policy: str) -> dict[str, str]:

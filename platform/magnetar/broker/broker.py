@@ -176,6 +176,7 @@ class Broker:
         await asyncio.wait((draining,), timeout=deadline_s)
         await self.transactions.stop()
         await self.neighbourhood.leave()
+        await self.context.entry_filters.close()
         self.context.lease.close()
         log.info("broker.stopped", service_url=self.service_url)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.dispatch.unacked_share import UnackedBudget
+from magnetar.broker.entry_filters.host import EntryFilterHost
 from magnetar.broker.limits import PublishBudget
 from magnetar.broker.rates.broker_rates import BrokerRates
 from magnetar.environment.logs import get_logger
@@ -73,9 +74,12 @@ class BrokerContext:
     tasks: TaskOwner = field(default_factory=TaskOwner)
     unacked: UnackedBudget = field(init=False)
     rates: BrokerRates = field(init=False)
+    entry_filters: EntryFilterHost = field(init=False)
 
     def __post_init__(self) -> None:
         self.unacked = UnackedBudget(
             self.settings.max_unacked_messages_per_broker, self.settings.max_unacked_share_when_blocked
         )
+        settings = self.settings
+        self.entry_filters = EntryFilterHost(settings.entry_filters_directory, settings.entry_filter_timeout_s)
         self.rates = BrokerRates(self.settings, self.resources, self.clock, self.tasks)

@@ -86,6 +86,8 @@ class PolicyDefaults:
     delete_inactive_topics: bool = True
     inactive_topic_delete_mode: InactiveTopicDeleteMode = InactiveTopicDeleteMode.delete_when_no_subscriptions
     inactive_topic_s: int = 60
+    entry_filters: tuple[str, ...] = ()
+    """Filters of users that every message must pass, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +305,7 @@ def resolve(
         delayed_delivery=nearest(
             own.delayed_delivery, namespace.delayed_delivery_policies, defaults.delayed_delivery
         ),
-        entry_filters=filters.names if filters else (),
+        entry_filters=() if spared else filters.names if filters else defaults.entry_filters,
         replication_clusters=tuple(
             nearest(own.replication_clusters, namespace.replication_clusters or [cluster])
         ),

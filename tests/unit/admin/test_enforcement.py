@@ -69,3 +69,14 @@ async def test_what_is_refused_says_so_and_can_be_read_and_taken_back(http: http
     refused = await http.post(f"{namespace}/migration", params={"migrated": "true"})
     assert (refused.status_code, refused.json()["reason"]) == (501, REFUSED["migration"])
     assert (await http.post(f"{namespace}/migration", params={"migrated": "false"})).status_code == 204
+
+
+async def test_filters_that_the_broker_does_not_have_are_refused(http: httpx.AsyncClient) -> None:
+    topic = "/admin/v2/persistent/public/default/filtering"
+    assert (await http.put(topic)).status_code == 204
+    for path in ("/admin/v2/namespaces/public/default/entryFilters", f"{topic}/entryFilters"):
+        refused = await http.post(path, json={"entryFilterNames": "nobody"})
+        assert refused.status_code == 412
+        assert "nobody" in refused.json()["reason"]
+        assert (await http.post(path, json={"entryFilterNames": ""})).status_code == 204
+        assert (await http.delete(path)).status_code == 204

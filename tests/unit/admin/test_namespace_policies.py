@@ -65,7 +65,6 @@ CASES: list[tuple[str, str, Any, Any, Any, bool]] = [
     ("subscriptionTypesEnabled", "POST", ["Shared", "Key_Shared"], ["Shared", "Key_Shared"], [], True),
     ("antiAffinity", "POST", "group", "group", EMPTY, True),
     ("deduplicationSnapshotInterval", "POST", 10, 10, EMPTY, True),
-    ("entryFilters", "POST", {"entryFilterNames": "a,b"}, {"entryFilterNames": "a,b"}, EMPTY, True),
     ("dispatcherPauseOnAckStatePersistent", "POST", True, True, False, True),
 ]  # fmt: skip
 

@@ -50,7 +50,6 @@ CASES: list[tuple[str, str, Any, Any, Any]] = [
     ("schemaValidationEnforced", "POST", True, None, False),
     ("autoSubscriptionCreation", "POST", {"allowAutoSubscriptionCreation": False}, None, {"allowAutoSubscriptionCreation": True}),
     ("subscriptionTypesEnabled", "POST", ["Shared"], None, ["Exclusive", "Shared", "Failover", "Key_Shared"]),
-    ("entryFilters", "POST", {"entryFilterNames": "a"}, None, {"entryFilterNames": ""}),
     ("dispatcherPauseOnAckStatePersistent", "POST", True, None, False),
     ("s1/dispatchRate", "POST", {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": 2, "relativeToPublishRate": True, "ratePeriodInSecond": 3}, None, None),
 ]  # fmt: skip

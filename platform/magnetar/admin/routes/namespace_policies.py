@@ -80,6 +80,8 @@ class Policy:
     """Whether the field is a map with an entry for each cluster."""
     warn: Callable[[Any], list[str]] = _nothing
     """What whoever sets such a value should know."""
+    may_be: Callable[[Call, Any], None] | None = None
+    """Raises where this broker cannot do as is said."""
     body: type[PolicyModel] | None = None
 
     def routes(self) -> Iterator[Route]:
@@ -120,6 +122,8 @@ class Policy:
             await self.remove(call)
             return
         value = self.read(said)
+        if self.may_be is not None:
+            self.may_be(call, value)
         defaults = await call.admin.resources.defaults()
         await self._store(call, lambda said: self.check(value, said, defaults))
         call.warn(self.warn(value))
@@ -313,7 +317,13 @@ POLICIES: Final = (
         check=_or_invalid("Invalid value for deduplicationSnapshotInterval"),
         verbs="GET POST DELETE",
     ),
-    Policy(path="entryFilters", field="entry_filters", read=EntryFilters.read, body=EntryFilters),
+    Policy(
+        path="entryFilters",
+        field="entry_filters",
+        read=EntryFilters.read,
+        may_be=enforcement.check_filters,
+        body=EntryFilters,
+    ),
     Policy(
         path="dispatcherPauseOnAckStatePersistent",
         field="dispatcher_pause_on_ack_state_persistent",

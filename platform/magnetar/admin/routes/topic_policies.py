@@ -65,6 +65,8 @@ class Policy:
     """The query's name for the value, where it is not in the body."""
     warn: Callable[[Any], list[str]] | None = None
     """What whoever sets such a value should know."""
+    may_be: Callable[[Call, Any], None] | None = None
+    """Raises where this broker cannot do as is said."""
     body: type[PolicyModel] | None = None
     told_unset: Result = None
     """The answer where nothing is said."""
@@ -111,6 +113,8 @@ class Policy:
             await self.remove(call)
             return
         value = self.read(said)
+        if self.may_be is not None:
+            self.may_be(call, value)
         refused = enforcement.REFUSED.get(self.told_as or self.path)
         if refused is not None and value != self.unset:
             raise Refused(501, refused)
@@ -358,6 +362,7 @@ POLICIES: Final = (
         path="entryFilters",
         field="entry_filters",
         read=EntryFilters.read,
+        may_be=enforcement.check_filters,
         applied=lambda holds: EntryFilters(entry_filter_names=",".join(holds.entry_filters)),
         body=EntryFilters,
     ),

@@ -54,6 +54,10 @@ def _list(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 _MIB = _scaled(1024 * 1024)
 _MINUTES = _scaled(60)
 _MILLISECONDS = _scaled(0.001)
@@ -181,6 +185,11 @@ TRANSLATIONS: dict[str, Translation] = {
     "brokerDeleteInactiveTopicsEnabled": _same("policies.delete_inactive_topics"),
     "brokerDeleteInactiveTopicsMode": _same("policies.inactive_topic_delete_mode"),
     "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": _same("policies.inactive_topic_s"),
+    "entryFilterNames": Translation("policies.entry_filters", _names),
+    "entryFiltersDirectory": _same("broker.entry_filters_directory"),
+    "dispatcherEntryFilterRescheduledMessageDelay": Translation(
+        "broker.entry_filter_reschedule_s", _MILLISECONDS
+    ),
     "delayedDeliveryEnabled": _same("policies.delayed_delivery.active"),
     "delayedDeliveryTickTimeMillis": _same("policies.delayed_delivery.tick_time"),
     "delayedDeliveryMaxDelayInMillis": _same("policies.delayed_delivery.max_delivery_delay_in_millis"),
