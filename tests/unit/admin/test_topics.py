@@ -300,8 +300,6 @@ async def test_truncation_lets_everything_go(platform: Platform) -> None:
 async def test_what_is_not_done_yet_is_said(http: httpx.AsyncClient) -> None:
     await http.put(f"{BASE}/t")
     assert (await http.put(f"{BASE}/t/offload", json=EARLIEST)).status_code == 501
-    assert (await http.get("/admin/v3/transactions/coordinatorStats")).status_code == 503
-    assert (await http.get("/admin/v3/transactions/transactionMetadata/0/1")).status_code == 503
     assert (await http.get("/admin/v3/packages/function/public/default")).status_code == 503
 
 

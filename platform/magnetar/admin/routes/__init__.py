@@ -38,6 +38,7 @@ def all_routes() -> Iterator[Route]:
         topic_policies,
         topic_stats,
         topics,
+        transactions,
     )
 
     for module in (
@@ -66,6 +67,7 @@ def all_routes() -> Iterator[Route]:
         resource_quotas,
         lookup,
         monitoring,
+        transactions,
         refused,
     ):
         yield from module.ROUTES

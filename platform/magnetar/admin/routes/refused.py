@@ -51,7 +51,6 @@ _NOT_YET: Final = (
 
 _WITHOUT: Final = (
     ("/admin/v3/packages", "the packages service is not enabled: upload packages with the function itself"),
-    ("/admin/v3/transactions", "the transaction coordinator is not enabled in this version"),
     ("/admin/v2/scalable", "scalable topics are not served"),
 )
 """Families of paths, each answered 503 whatever follows, up to eight segments deep."""
