@@ -198,11 +198,6 @@ class LedgerClient:
     def metrics(self) -> Iterator[Sample]:
         return samples(self._surroundings)
 
-    @property
-    def appending(self) -> bool:
-        """Whether anything that was appended is still to be confirmed."""
-        return self._surroundings.budget.pending_bytes > 0
-
     async def room(self) -> None:
         """Return once appends are taken again, after one was refused with `TooManyPending`."""
         await self._surroundings.supervision.room()

@@ -197,6 +197,7 @@ class AppendPath:
         """Once for all appends that one turn of the loop has completed."""
         self._wake_scheduled = False
         self._failing_since, self._pause_s = None, _BACKOFF_S
+        self._owner.shared_reads.appended_at = self._owner.clock.monotonic()
         self._owner.appended()
         self._tell_if_quiet()
 

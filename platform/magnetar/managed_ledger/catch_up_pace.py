@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 CALM_S = 0.1
-"""Appends that have all been answered may be followed by others: for so long they count as being on their way."""
+"""An append that was answered may be followed by another: for so long after the last, somebody appends."""
 TURN_BYTES = 256 * 1024
 """What is read at once while others append: a fraction of a millisecond of the loop's time."""
 REST_MAX_S = 0.01
@@ -46,7 +46,7 @@ class AppendRate:
 class CatchUpPace:
     """One for a process. Times are monotonic seconds."""
 
-    __slots__ = ("_appending_until", "_busy_share", "_debt_s", "_seen_at", "_seen_used_s", "_used_s", "rests")
+    __slots__ = ("_busy_share", "_debt_s", "_seen_at", "_seen_used_s", "_used_s", "rests")
 
     def __init__(self, busy_share: float, used_s: Callable[[], float]) -> None:
         """
@@ -56,23 +56,20 @@ class CatchUpPace:
         """
         self._busy_share = busy_share
         self._used_s = used_s
-        self._appending_until = float("-inf")
         self._debt_s = 0.0
         """How long the loop would have to idle for its share to be right."""
         self._seen_at = float("-inf")
         self._seen_used_s = 0.0
         self.rests = 0
 
-    def turn(self, appending: bool, log_bytes_per_s: float, now: float) -> tuple[float, int | None]:
+    def turn(self, appended_at: float, log_bytes_per_s: float, now: float) -> tuple[float, int | None]:
         """Somebody behind the tail wants to read: how long to rest first, and how many bytes to read; None: no limit.
 
         Args:
-            appending: whether any append is on its way.
+            appended_at: when an append was answered last, in any log.
             log_bytes_per_s: how fast the log grows that is to be read.
         """
-        if appending:
-            self._appending_until = now + CALM_S
-        elif now >= self._appending_until:
+        if now - appended_at > CALM_S:
             self._seen_at = float("-inf")
             return 0.0, None
         if self._busy_share >= 1:

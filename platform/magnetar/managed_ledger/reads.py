@@ -50,6 +50,8 @@ class SharedReads:
         self.budget = ReadBudget(in_flight_bytes)
         self.pace = pace
         """None: nobody is held back."""
+        self.appended_at = float("-inf")
+        """When an append was answered last, in any log."""
 
 
 class _Reading:
@@ -97,7 +99,7 @@ class ReadPath:
         """Let those who append go first. Returns how many bytes may be read at once."""
         owner, now = self._owner, self._owner.clock.monotonic()
         rate = self._append_rate.look(owner.ledgers.bytes_through(owner.ledgers.last_position), now)
-        rest_s, turn_bytes = pace.turn(owner.client.appending, rate, now)
+        rest_s, turn_bytes = pace.turn(owner.shared_reads.appended_at, rate, now)
         if rest_s:
             await asyncio.sleep(rest_s)
         return READ_BYTES_MAX if turn_bytes is None else turn_bytes
