@@ -35,9 +35,10 @@ SEEDS = {
     "late_acknowledgements_count": 177,
     "covered_one_too_few": 210,
     "tail_not_written_back": 1019,
+    "recovery_reads_without_the_fence": 14,
 }
 
-DRIFT = {"storage": 8, "ledger": 400, "thin": 400, "log": 50}
+DRIFT = {"storage": 8, "ledger": 400, "thin": 400, "race": 400, "log": 50}
 """A change of the code draws a seed's story anew: then one of the next seeds will do."""
 
 

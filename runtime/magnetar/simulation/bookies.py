@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from magnetar.bookie.entry_ranges import ranges_of
@@ -186,6 +186,8 @@ class FaultyConnection:
         self.bookie_id = bookie.bookie_id
         self.cut = False
         """No message passes, in either direction."""
+        self.lose_next = 0
+        """So many of the next requests are lost."""
         self._bookie = bookie
         self._dice = dice
         self._faults = faults
@@ -290,6 +292,10 @@ class FaultyConnection:
     async def close(self) -> None:
         """Nothing is held."""
 
+    def delay_more(self, delay_s: float) -> None:
+        """From now on messages take up to so long."""
+        self._faults = replace(self._faults, delay_s=delay_s)
+
     # The way there and back.
 
     def _exchange(
@@ -335,7 +341,9 @@ class FaultyConnection:
                 loop.call_later(self._delay(), tell, result)
 
         timer = loop.call_later(faults.timeout_s, lambda: tell(failed(BookieStatus.TIMEOUT)))
-        if not (faults.drop and dice.random() < faults.drop):
+        if self.lose_next:
+            self.lose_next -= 1
+        elif not (faults.drop and dice.random() < faults.drop):
             delay_s = self._delay()
             if faults.linger and dice.random() < faults.linger:
                 delay_s += dice.random() * faults.linger_s

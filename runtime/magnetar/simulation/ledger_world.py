@@ -25,6 +25,7 @@ from magnetar.simulation.metadata import FaultyStore, MetadataFaults
 
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 3, 2), (4, 4, 3), (2, 2, 1), (3, 3, 3), (5, 4, 2))
 """Ensembles, write quorums and ack quorums that stories are about."""
+RACING_SHAPES = ((3, 3, 2),)
 THIN_SHAPES = ((3, 3, 1), (4, 4, 1), (5, 5, 2), (5, 4, 1), (5, 5, 1))
 """Those in which most of a write set may know nothing of an acknowledged entry."""
 
@@ -54,9 +55,16 @@ class Outcome:
 
 class LedgerWorld:
     def __init__(
-        self, seed: int, *, entries: int = 30, shapes: Sequence[tuple[int, int, int]] = SHAPES
+        self,
+        seed: int,
+        *,
+        entries: int = 30,
+        shapes: Sequence[tuple[int, int, int]] = SHAPES,
+        racing: bool = False,
     ) -> None:
+        """`racing`: a recovery comes amid the appends, and for each of the two other ways to bookies are slow."""
         self.seed = seed
+        self._racing = racing
         self._dice = random.Random(seed)
         self._entries = entries
         self._loop = VirtualLoop()
@@ -95,7 +103,7 @@ class LedgerWorld:
     # The story.
 
     async def _story(self) -> Outcome:
-        chaos = self._dice.random()
+        chaos = self._dice.random() if not self._racing else 0.0
         bookie_faults = BookieFaults(
             drop=self._dice.choice((0.0, 0.02, 0.1)) * chaos,
             linger=self._dice.choice((0.0, 0.05, 0.2)) * chaos,
@@ -110,14 +118,16 @@ class LedgerWorld:
         self._writer = await self._create(writing)
         self._ledger_id = self._writer.ledger_id
         work = [self._write(self._writer)]
+        recoveries, crashes = self._dice.choice((0, 1, 1, 2, 3)), self._dice.choice((0, 0, 1, 2, 4))
+        if self._racing:
+            recoveries, crashes = 0, 0
+            work.append(self._race(bookie_faults, metadata_faults))
         work += [
             self._recover(self._client(bookie_faults, metadata_faults), self._dice.random() * 1.5)
-            for _ in range(self._dice.choice((0, 1, 1, 2, 3)))
+            for _ in range(recoveries)
         ]
-        work += [
-            self._crash_one(self._dice.random() * 1.5) for _ in range(self._dice.choice((0, 0, 1, 2, 4)))
-        ]
-        if self._dice.random() < 0.5:
+        work += [self._crash_one(self._dice.random() * 1.5) for _ in range(crashes)]
+        if self._dice.random() < 0.5 and not self._racing:
             work.append(self._split())
         await asyncio.gather(*work)
         await self._heal_and_judge()
@@ -166,7 +176,7 @@ class LedgerWorld:
             for _ in range(self._dice.randint(1, 5)):
                 if not self._append(writer):
                     return
-            pause_s = self._dice.choice((0.0, 0.02, 0.1, 0.3, 0.6))
+            pause_s = self._dice.choice((0.02, 3.0) if self._racing else (0.0, 0.02, 0.1, 0.3, 0.6))
             if pause_s:
                 await asyncio.sleep(pause_s * self._dice.random())
         await asyncio.sleep(self._dice.random() * 2)
@@ -220,6 +230,21 @@ class LedgerWorld:
                 last >= self._last_acked, f"recovered at {last} after entry {self._last_acked} was acked (I4)"
             )
             return
+
+    async def _race(self, bookie_faults: BookieFaults, metadata_faults: MetadataFaults) -> None:
+        """The fence of one bookie is lost, where the writer's messages come late; another answers the recovery late."""
+        assert self._writer is not None
+        unfenced, late, other = self._dice.sample(self._writer.metadata.segments[0].ensemble, 3)
+        for bookie in (unfenced, other):
+            self._views[0].connection(bookie).delay_more(0.5)
+        client = self._client(bookie_faults, metadata_faults)
+        view = self._views[-1]
+        view.connection(late).delay_more(0.1)
+        view.connection(unfenced).lose_next = 1
+        enough = self._dice.randint(1, 15)
+        while len(self._sent) < enough:  # noqa: ASYNC110  # Time is virtual.
+            await asyncio.sleep(0.01)
+        await self._recover(client, self._dice.random() * 0.02)
 
     async def _crash_one(self, after_s: float) -> None:
         await asyncio.sleep(after_s)

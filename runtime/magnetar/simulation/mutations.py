@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -234,6 +234,39 @@ def absent_by_plain_majority() -> list[Patch]:
         return write_quorum // 2 + 1
 
     return [(quorum_read, "negatives_needed", majority)]
+
+
+@_mutation("race", "I1", "I4", "I8")
+def recovery_reads_without_the_fence() -> list[Patch]:
+    """A recovery fences when it begins, and does not with each read: the fence that was lost leaves a bookie to the writer."""
+    from magnetar.ledger import recover
+
+    class Unfenced:
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+        async def read_entry(self, ledger_id: int, entry_id: int, **more: Any) -> Any:
+            return await self._connection.read_entry(ledger_id, entry_id)
+
+    class Bookies:
+        def __init__(self, bookies: Any) -> None:
+            self._bookies = bookies
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._bookies, name)
+
+        def connection(self, bookie: str) -> Any:
+            return Unfenced(self._bookies.connection(bookie))
+
+    begin = recover._Run.__init__
+
+    def unfenced(self: Any, metadata: Any, surroundings: Any) -> None:
+        begin(self, metadata, replace(surroundings, bookies=Bookies(surroundings.bookies)))
+
+    return [(recover._Run, "__init__", unfenced)]
 
 
 @_mutation("ledger", "I8")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from magnetar.simulation.judge import InvariantBroken
 
-WORLDS = ("storage", "ledger", "thin", "log")
-"""`thin`: ledgers in which most of a write set may know nothing of an acknowledged entry."""
+WORLDS = ("storage", "ledger", "thin", "race", "log")
+"""`thin`: ledgers in which most of a write set may know nothing of an acknowledged entry. `race`: a writer and a recovery
+whose messages overtake each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,10 @@ def _tell_older(world: str, seed: int) -> tuple[str, int, str, str, str, int, Co
         if world == "log":
             outcome: LogOutcome | ledger_world.Outcome = LogWorld(seed).run()
         else:
-            shapes = ledger_world.THIN_SHAPES if world == "thin" else ledger_world.SHAPES
-            outcome = ledger_world.LedgerWorld(seed, shapes=shapes).run()
+            shapes = {"thin": ledger_world.THIN_SHAPES, "race": ledger_world.RACING_SHAPES}.get(
+                world, ledger_world.SHAPES
+            )
+            outcome = ledger_world.LedgerWorld(seed, shapes=shapes, racing=world == "race").run()
     except ledger_world.InvariantBroken as broken:
         found = re.search(r"\((I\d+)", str(broken))
         name = found.group(1) if found else "unnamed"
