@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from magnetar.bookie.answers import Answers
 from magnetar.bookie.checkpoint import Checkpointer
+from magnetar.bookie.damage import DamagedEntries
 from magnetar.bookie.directory import Cookie, Share
 from magnetar.bookie.door import Entrance, WaitingAdd, tell
 from magnetar.bookie.errors import BookieNotRunning
@@ -74,11 +75,9 @@ class Bookie:
         machine: Machine = THIS_MACHINE,
         share: Share | None = None,
     ) -> None:
-        """
-        Args:
-            settings: name one directory for ledgers and one for the journal at most; for more there is `parts.py`.
-            on_disk_failure: must not return in production: after a failed sync nothing can be promised.
-            share: which of a bookie's several directories this one is.
+        """`on_disk_failure` must not return in production: after a failed sync nothing can be promised.
+
+        `share`: which of a bookie's several directories this is; `several.py` makes one of these for each.
         """
         self.settings = settings
         self.bookie_id = bookie_id
@@ -137,9 +136,9 @@ class Bookie:
             partial(self.in_storage_thread, running.storage.rebuild_index, self._table)
         )
         self._read_cache = ReadCache(settings.read_cache_bytes)
-        self._reader = Reader(
-            self._cache, self._read_cache, running.storage, self._read_threads, self._index_rebuild.request
-        )
+        self.damaged = DamagedEntries()
+        caches, rebuild = (self._cache, self._read_cache), self._index_rebuild.request
+        self._reader = Reader(*caches, running.storage, self._read_threads, rebuild, self.damaged)
         self._answers = Answers(self._table, self._reader, self._lac_waits, self._doubts)
         self._checkpointer = Checkpointer(
             self._cache,
@@ -324,6 +323,7 @@ class Bookie:
         else:
             state.last_entry = max(state.last_entry, entry_id)
             self._read_cache.drop(ledger_id, entry_id)
+            self.damaged.mended(ledger_id, entry_id)  # The cache has it whole, and so will the index.
         if lac > state.lac:
             state.lac = lac
             if self._lac_waits:
@@ -591,6 +591,7 @@ class Bookie:
             self._cache.drop_ledger(ledger_id)
             self._lac_waits.wake(ledger_id)
             self._read_cache.drop_ledger(ledger_id)
+            self.damaged.drop_ledger(ledger_id)
         if gone:
             self._checkpointer.schedule()
             # Behind a flush that may be running in the same thread, and so after whatever that has indexed.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from magnetar.bookie.damage import DamagedEntries
 from magnetar.bookie.entry_ranges import ranges_of
 from magnetar.bookie.errors import EntryLogCorrupt
 from magnetar.bookie.index import IndexUnusable
@@ -27,6 +28,10 @@ class ReadFailed(Exception):
     """The disk could not answer: neither that the entry is there nor that it is not."""
 
 
+class EntryDamaged(ReadFailed):
+    """Another attempt would find no more."""
+
+
 class Reader:
     """Belongs to the loop; only `Storage` is called in threads. Ledgers asked for are known to the table."""
 
@@ -37,7 +42,9 @@ class Reader:
         storage: Storage,
         executor: Executor,
         on_index_unusable: Callable[[], None],
+        damaged: DamagedEntries,
     ) -> None:
+        self._damaged = damaged
         self._on_index_unusable = on_index_unusable
         self._cache = cache
         self._read_cache = read_cache
@@ -56,7 +63,11 @@ class Reader:
         entry = self.cached(ledger_id, entry_id)
         if entry is not None:
             return entry
-        stored = await self._ask(ledger_id, entry_id)
+        try:
+            stored = await self._ask(ledger_id, entry_id)
+        except EntryDamaged:
+            self._damaged.note(ledger_id, entry_id)
+            raise
         self._keep(stored[1:])
         return stored[0].entry if stored else None
 
@@ -97,12 +108,16 @@ class Reader:
         return await self.entry(state.ledger_id, state.last_entry)
 
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
-        """Which entries are held of a ledger. Raises: ReadFailed."""
+        """Which entries are held of a ledger, and not known to be damaged. Raises: ReadFailed."""
         cached = self._cache.entry_ids(ledger_id)  # Before the index is asked: a flush moves them there.
-        return await self._in_thread(self._ranges, ledger_id, cached)
+        damaged = set(self._damaged.of(ledger_id))
+        return await self._in_thread(self._ranges, ledger_id, cached, damaged)
 
-    def _ranges(self, ledger_id: int, cached: set[int]) -> list[tuple[int, int]]:
-        return ranges_of(heapq.merge(self._storage.entry_ids(ledger_id), sorted(cached)))
+    def _ranges(self, ledger_id: int, cached: set[int], damaged: set[int]) -> list[tuple[int, int]]:
+        stored: Iterator[int] = self._storage.entry_ids(ledger_id)
+        if damaged:
+            stored = (entry_id for entry_id in stored if entry_id not in damaged)
+        return ranges_of(heapq.merge(stored, sorted(cached)))
 
     async def _ask(self, ledger_id: int, entry_id: int) -> list[StoredEntry]:
         return await self._in_thread(self._storage.read, ledger_id, entry_id)
@@ -125,4 +140,4 @@ class Reader:
             log.error("read.failed", asked=asked, reason=str(error))
             if isinstance(error, IndexUnusable):
                 self._on_index_unusable()
-            raise ReadFailed(str(error)) from error
+            raise (EntryDamaged if isinstance(error, EntryLogCorrupt) else ReadFailed)(str(error)) from error

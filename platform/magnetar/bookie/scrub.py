@@ -132,7 +132,7 @@ class Scrubber:
                 return
             report.bytes += step.bytes
             for damaged in step.damaged:
-                await self._found(damaged, report)
+                await self._found(bookie, damaged, report)
             position = step.position
             if self._bytes_per_s:
                 await asyncio.sleep(step.bytes / self._bytes_per_s)
@@ -149,12 +149,13 @@ class Scrubber:
         for ledger_id in sorted(known):
             damaged = await asyncio.to_thread(storage.verify_places, log_id, ledger_id)
             for each in damaged:
-                await self._found(each, report)
+                await self._found(bookie, each, report)
 
-    async def _found(self, damaged: DamagedEntry, report: ScrubReport) -> None:
-        if damaged.ledger_id not in self._bookie.ledgers():
+    async def _found(self, bookie: Bookie, damaged: DamagedEntry, report: ScrubReport) -> None:
+        if not bookie.knows(damaged.ledger_id):
             return
         key = damaged.ledger_id, damaged.entry_id
+        bookie.damaged.note(*key)
         if key not in self.damaged:
             report.damaged += 1
             log.error(
@@ -170,7 +171,7 @@ class Scrubber:
 
     async def _mend(self, damaged: DamagedEntry, report: ScrubReport) -> None:
         key = damaged.ledger_id, damaged.entry_id
-        if damaged.ledger_id not in self._bookie.ledgers():
+        if not self._bookie.knows(damaged.ledger_id):
             self.damaged.pop(key, None)  # It was deleted.
             return
         if self._integrity is None:

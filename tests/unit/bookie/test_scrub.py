@@ -67,6 +67,7 @@ async def test_damage_is_found_and_mended_before_anybody_asks(tmp_path: Path, wh
         if where != "whole file":
             assert damaged == {(1, 2)}
         for ledger_id, entry_id in damaged:
+            assert entry_id not in await bookie.list_entries(ledger_id)
             assert (await bookie.read_entry(ledger_id, entry_id)).status is BookieStatus.IO_ERROR
         scrubber = Scrubber(bookie, Integrity(bookie, peers_with_all(range(1, 4), 20)), bytes_per_s=0)
         report = await scrubber.scrub()
@@ -75,10 +76,25 @@ async def test_damage_is_found_and_mended_before_anybody_asks(tmp_path: Path, wh
         await bookie.checkpoint()
         for ledger_id in range(1, 4):
             await expect(bookie, ledger_id, 20)
+            assert (await bookie.list_entries(ledger_id)).ranges == ((0, 19),)
+        assert not bookie.damaged
         assert (await scrubber.scrub()).damaged == 0
         samples = {sample.name: sample.value for sample in scrubber.metrics()}
         assert samples["bookie_scrub_restored_entries_count"] == len(damaged)
         assert samples["bookie_damaged_entries"] == 0
+
+
+async def test_what_a_reader_found_damaged_is_not_counted_as_held(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
+        logs = await sealed_logs(bookie, range(1, 4), 20)
+        flip(logs[0], 64 + 2 * RECORD + 100)
+        assert (await bookie.list_entries(1)).ranges == ((0, 19),)
+        assert (await bookie.read_entry(1, 2)).status is BookieStatus.IO_ERROR
+        assert (await bookie.list_entries(1)).ranges == ((0, 1), (3, 19))
+        checked = await Integrity(bookie, peers_with_all(range(1, 2), 20)).check()
+        assert checked.fetched == 1
+        assert (await bookie.list_entries(1)).ranges == ((0, 19),)
+        await expect(bookie, 1, 20)
 
 
 async def test_what_a_stripe_lacks_is_fetched(tmp_path: Path) -> None:
