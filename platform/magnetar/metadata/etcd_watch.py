@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from magnetar.environment.logs import get_logger
@@ -22,6 +23,10 @@ _RETRY_S = 0.1
 _LIST_TIMEOUT_S = 10.0
 _SILENCE_S = 5.0
 """A stream that says nothing for so long is begun anew: one whose server died may hang for ever."""
+_ASK_S = 1.5
+"""How often etcd is asked to say something where nothing changes."""
+_ASKED_FOR = -1
+"""The watch id of what it says then."""
 
 _log = get_logger("magnetar.metadata")
 
@@ -126,9 +131,11 @@ class EtcdWatch:
             )
         )
         stream = self._connection.stream("Watch/Watch", request, pb.WatchResponse)
+        asking: asyncio.Task[None] | None = None
         try:
             async with asyncio.timeout(_SILENCE_S):
                 await stream.write(request)
+            asking = asyncio.create_task(_ask_now_and_then(stream), name=f"watch {self.prefix}: asking")
             while isinstance(answer := await _read(stream), pb.WatchResponse):
                 if answer.canceled:
                     if answer.compact_revision:
@@ -138,7 +145,8 @@ class EtcdWatch:
                 if answer.events:
                     # Not the header's: a watcher that catches up is told of the newest revision before its time.
                     self._revision = max(self._revision, *(event.kv.mod_revision for event in answer.events))
-                elif not answer.created:
+                elif not answer.created and answer.watch_id != _ASKED_FOR:
+                    # Of what was asked for, servers before 3.4.25 may answer with a revision they have not told yet.
                     self._revision = max(self._revision, answer.header.revision)
         except STREAM_BROKEN as error:
             _log.info("watch.interrupted", prefix=self.prefix, reason=str(error))
@@ -149,6 +157,8 @@ class EtcdWatch:
                 raise
             # Only the stream was cancelled: the connection turns to another server.
         finally:
+            if asking is not None:
+                asking.cancel()
             self._connection.done(stream)
 
     def _deliver(self, events: Iterable[pb.Event]) -> None:
@@ -180,6 +190,14 @@ class EtcdWatch:
             self._listener(notification)
         except Exception:
             _log.exception("watch.listener_failed", prefix=self.prefix, path=notification.path)
+
+
+async def _ask_now_and_then(stream: Any) -> None:
+    """Have a watch without changes show that it is alive: its restarts would be a burden on etcd, and on the log."""
+    with suppress(*STREAM_BROKEN):  # Whoever reads finds out as well, and tells.
+        while True:
+            await asyncio.sleep(_ASK_S)
+            await stream.write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
 
 async def _read(stream: Any) -> Any:

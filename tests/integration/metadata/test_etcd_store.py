@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.metadata import etcd_pb2 as pb
+from magnetar.metadata import etcd_watch
 from magnetar.metadata.errors import SessionExpired, StoreRefused, StoreUnavailable
 from magnetar.metadata.etcd import EtcdStore
 from magnetar.metadata.etcd_connection import Answer
@@ -72,6 +73,38 @@ async def test_an_expired_session_is_told_and_a_new_one_works(store: EtcdStore) 
     assert not await store.exists("/me")
     again = await ResourceLock.acquire(store, "/lock", b"me", on_lost=lambda: None)
     assert again.epoch > lock.epoch
+
+
+async def test_a_watch_without_changes_stays_as_it_is_and_one_whose_server_hangs_is_begun_anew(
+    server: EtcdServer, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_watch, "_SILENCE_S", 1.0)
+    monkeypatch.setattr(etcd_watch, "_ASK_S", 0.2)
+    begun: list[str] = []
+    stream = store._connection.stream
+
+    def counted(method: str, request: Answer, answer: type[Answer]) -> object:
+        if method == "Watch/Watch":
+            begun.append(method)
+        return stream(method, request, answer)
+
+    monkeypatch.setattr(store._connection, "stream", counted)
+    seen: list[Notification] = []
+    store.watch("/quiet", seen.append)
+    await until(lambda: bool(begun))
+    await asyncio.sleep(3.0)
+    assert len(begun) == 1
+    await store.put("/quiet", b"1")
+    await until(lambda: Notification(Change.CREATED, "/quiet") in seen)
+    assert len(begun) == 1
+    server.send_signal(signal.SIGSTOP)
+    try:
+        await until(lambda: len(begun) > 1)
+    finally:
+        server.send_signal(signal.SIGCONT)
+    await until(lambda: store.lease_until > time.monotonic())
+    await store.put("/quiet", b"2")
+    await until(lambda: Notification(Change.MODIFIED, "/quiet") in seen)
 
 
 async def test_nothing_can_be_made_in_a_session_that_has_expired(server: EtcdServer) -> None:
