@@ -7,10 +7,12 @@ import pytest
 from magnetar.broker.errors import InvalidTransactionStatus, TransactionConflict, TransactionNotFound
 from magnetar.broker.transactions.coordinator_state import CoordinatorState, Status, slow
 from magnetar.broker.transactions.ended import EndedTransactions
+from magnetar.broker.transactions.pending_ack_store import pending_ack_log
 from magnetar.broker.transactions.pending_acks import Acked, PendingAcks, Settled
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.broker.transactions.visibility import AbortedTransactions, Visibility
 from magnetar.managed_ledger import Position
+from magnetar.naming import TopicName
 
 ONE, TWO, THREE = TxnId(4, 1), TxnId(4, 2), TxnId(4, 3)
 NOW = 1_000_000
@@ -267,3 +269,12 @@ def test_an_end_told_again_is_no_news() -> None:
         Settled(),
         {"op": "watermark", "most": 4, "least": 2},
     )
+
+
+@pytest.mark.parametrize("subscription", ["a/b", "a%2Fb", "\x00", "plain"])
+def test_any_subscription_has_a_pending_ack_log_of_its_own(subscription: str) -> None:
+    topic = TopicName.parse("t")
+    names = [pending_ack_log(topic, each) for each in ("a/b", "a%2Fb", "\x00", "plain")]
+    assert len(set(names)) == 4
+    assert TopicName.parse(str(pending_ack_log(topic, subscription))) in names
+    assert names[3].local_name == "t-plain__transaction_pending_ack"

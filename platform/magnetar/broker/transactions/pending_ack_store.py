@@ -6,6 +6,7 @@ stored, nobody knows whether it is: the topic is loaded anew, and the log tells.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +35,17 @@ log = get_logger("magnetar.broker")
 PENDING_ACKS_PROPERTY = "magnetar.pending-acks"
 """Of a topic's log: some subscription of it has, or had, such a log."""
 _SUFFIX = "__transaction_pending_ack"
+_NOT_IN_TOPICS = re.compile(r"[%/\x00-\x1f\x7f]")
 _FLUSHES_MAX = 10
 
 
 def pending_ack_log(topic: TopicName, subscription: str) -> TopicName:
-    """What the log is called. Source: Pulsar MLPendingAckStore."""
-    return TopicName(
-        topic.domain, topic.tenant, topic.namespace, f"{topic.local_name}-{subscription}{_SUFFIX}"
-    )
+    """What the log is called. Source: Pulsar MLPendingAckStore.
+
+    A subscription may be called what no topic can be: such characters are told by their numbers.
+    """
+    told = _NOT_IN_TOPICS.sub(lambda found: f"%{ord(found[0]):02X}", subscription)
+    return TopicName(topic.domain, topic.tenant, topic.namespace, f"{topic.local_name}-{told}{_SUFFIX}")
 
 
 class PendingAckStore:
