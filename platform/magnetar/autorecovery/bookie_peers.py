@@ -22,6 +22,8 @@ class BookiePeers:
     def __init__(self, surroundings: Surroundings, bookie_id: str) -> None:
         self._surroundings = surroundings
         self._bookie_id = bookie_id
+        self._last: LedgerMetadata | None = None
+        """Of the ledger that was asked for last: entries are fetched one after the other."""
 
     async def ledgers(self) -> set[int]:
         """All ledgers of which any fragment names this bookie. Raises: MetadataUnavailable, MetadataCorrupt."""
@@ -46,7 +48,7 @@ class BookiePeers:
         found = await self._surroundings.registry.get(ledger_id)
         if found is None:
             return None
-        metadata = found[0]
+        metadata = self._last = found[0]
         settled, stripes = True, []
         for extent in extents(metadata, _ANY_LAC):
             for slot, bookie in enumerate(extent.ensemble):
@@ -57,10 +59,20 @@ class BookiePeers:
         return Holdings(union(stripes), settled, self._surroundings.master_key)
 
     async def fetch(self, ledger_id: int, entry_id: int) -> bytes | None:
-        found = await self._surroundings.registry.get(ledger_id)
-        if found is None:
+        known = self._last
+        if known is not None and known.ledger_id == ledger_id:
+            entry = await self._fetch(known, entry_id)
+            if entry is not None:
+                return entry
+        found = await self._surroundings.registry.get(ledger_id)  # Others may have its copies by now.
+        self._last = None if found is None else found[0]
+        if found is None or found[0] == known:
             return None
-        for bookie in found[0].fragment_of(entry_id).write_set(entry_id):
+        return await self._fetch(found[0], entry_id)
+
+    async def _fetch(self, metadata: LedgerMetadata, entry_id: int) -> bytes | None:
+        ledger_id = metadata.ledger_id
+        for bookie in metadata.fragment_of(entry_id).write_set(entry_id):
             if bookie == self._bookie_id:
                 continue
             connection = self._surroundings.bookies.connection(bookie)

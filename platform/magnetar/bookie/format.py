@@ -11,9 +11,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from magnetar.bookie.directory import COOKIE_FILE, INDEX, PARTS
-from magnetar.bookie.errors import ForeignDirectory, StillInUse
+from magnetar.bookie.directory import COOKIE_FILE, INDEX, PARTS, read_cookie
+from magnetar.bookie.errors import BookieError, ForeignDirectory, StillInUse
 from magnetar.bookie.mark import FILE_NAME as MARK_FILE
+from magnetar.bookie.shares import SHARE_PREFIX, SHARES_FILE
 from magnetar.environment.directory_lock import LOCK_FILE, DirectoryLock
 from magnetar.environment.disk import SystemDisk
 from magnetar.environment.logs import get_logger
@@ -21,7 +22,7 @@ from magnetar.metadata.errors import NotFound
 from magnetar.metadata.store import MetadataStore
 from magnetar.protocol.bookie import AVAILABLE_PATH, COOKIES_PATH
 
-_OURS = frozenset({COOKIE_FILE, MARK_FILE, LOCK_FILE, *PARTS, INDEX, "limbo.json"})
+_OURS = frozenset({COOKIE_FILE, MARK_FILE, LOCK_FILE, *PARTS, INDEX, "limbo.json", SHARES_FILE})
 
 log = get_logger("magnetar.bookie.format")
 
@@ -35,7 +36,7 @@ class Formatted:
 
 
 def format_directory(directory: Path) -> Formatted:
-    """Remove all a bookie has kept in `directory`; the directory itself stays.
+    """Remove all a bookie has kept in `directory`, with a journal that lies elsewhere; the directory itself stays.
 
     Raises:
         DirectoryInUse: a bookie runs on it.
@@ -44,11 +45,14 @@ def format_directory(directory: Path) -> Formatted:
     if not directory.is_dir():
         raise ForeignDirectory(directory, "it does not exist")
     for path in directory.iterdir():
-        if path.name not in _OURS and not path.name.startswith("."):
+        if path.name not in _OURS and not path.name.startswith((".", SHARE_PREFIX)):
             raise ForeignDirectory(directory, f"it holds {path.name!r}, which no bookie has put there")
     lock = DirectoryLock(directory)
     try:
         found = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
+        journal = _journal_elsewhere(directory)
+        if journal is not None:
+            found += [path for path in journal.rglob("*") if path.is_file()]
         formatted = Formatted(len(found), sum(path.stat().st_size for path in found))
         # The cookie last: a format that is cut off is found out by the next start, or done again.
         names = sorted(_OURS - {LOCK_FILE, COOKIE_FILE})
@@ -58,6 +62,9 @@ def format_directory(directory: Path) -> Formatted:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        if journal is not None:
+            shutil.rmtree(journal)
+            SystemDisk().sync_directory(journal.parent)
         SystemDisk().sync_directory(directory)
     finally:
         lock.release()
@@ -65,6 +72,20 @@ def format_directory(directory: Path) -> Formatted:
         "bookie.directory_formatted", directory=str(directory), files=formatted.files, bytes=formatted.bytes
     )
     return formatted
+
+
+def _journal_elsewhere(directory: Path) -> Path | None:
+    """Where this directory's journal lies, if not inside and if it is this one's."""
+    disk = SystemDisk()
+    try:
+        cookie = read_cookie(disk, directory / COOKIE_FILE)
+        if cookie.journal is None:
+            return None
+        found = read_cookie(disk, cookie.journal / COOKIE_FILE)
+    except BookieError as error:
+        log.warning("bookie.journal_left_alone", reason=str(error))
+        return None
+    return cookie.journal if found.instance_id == cookie.instance_id else None
 
 
 async def forget_bookie(metadata: MetadataStore, bookie_id: str) -> bool:

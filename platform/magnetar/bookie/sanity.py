@@ -1,12 +1,15 @@
 """Whether a bookie's data directory is whole: `magnetar bookie sanity`. For a bookie that does not run.
 
 `check` only reads: every record of the journal behind the mark, every record of every entry log with its payload, every
-place the index knows. `write_and_read` starts the bookie for a moment and has it keep something.
+place the index knows. `write_and_read` has a bookie keep something on the same disks, in a directory of its own: whether
+this one is what the cluster knows nobody has asked yet, and nothing may be added to its journal before. Both look at one
+directory; of a bookie with several, each is whole by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +32,7 @@ from magnetar.protocol.ledger_entry import ENTRY_HEADER, encode_entry_header
 
 _TRIAL_LEDGER = 2**62 + 1
 _TRIAL_ENTRIES = 16
+_TRIAL_FOLDER = ".sanity"
 _WAIT_S = 30.0
 
 
@@ -84,7 +88,9 @@ class _Check:
 
     def run(self) -> SanityReport:
         report = self._report
-        report.bookie_id = read_cookie(self._disk, self._directory / COOKIE_FILE).bookie_id
+        cookie = read_cookie(self._disk, self._directory / COOKIE_FILE)
+        report.bookie_id = cookie.bookie_id
+        self._journal_directory = cookie.journal or self._directory / JOURNAL
         try:
             checkpoint = MarkFile(self._disk, self._directory).read()
         except BookieError as error:
@@ -115,7 +121,7 @@ class _Check:
 
     def _journal(self, checkpoint: Checkpoint, table: LedgerTable) -> None:
         segments = Segments(
-            self._disk, self._directory / JOURNAL, segment_bytes=1, first_bytes=1, clock=self._clock
+            self._disk, self._journal_directory, segment_bytes=1, first_bytes=1, clock=self._clock
         )
         replay = JournalReplay(segments, checkpoint.mark)
         try:
@@ -128,7 +134,7 @@ class _Check:
                     if ledger_id not in table:
                         table.register(ledger_id, key)
         except BookieError as error:
-            self._problem(self._directory / JOURNAL, error, getattr(error, "offset", None))
+            self._problem(self._journal_directory, error, getattr(error, "offset", None))
 
     def _entry_logs(self, checkpoint: Checkpoint | None) -> dict[tuple[int, int], set[tuple[int, int]]]:
         """Verifies all records; returns the places of the good ones by entry."""
@@ -212,39 +218,62 @@ class _Check:
                 )
 
 
-async def write_and_read(settings: BookieSettings) -> list[Problem]:
-    """Start the bookie of a directory, unregistered and without a port; add, read back, forget, stop.
+async def write_and_read(directory: Path) -> list[Problem]:
+    """Make a bookie beside the stored data; add, checkpoint, stop, start again, read back, and remove it.
 
-    Raises: what `Bookie.start` raises.
+    Raises: what `Bookie.start` raises, and OSError.
     """
-    disk = SystemDisk()
-    cookie = read_cookie(disk, settings.directory / COOKIE_FILE)
-    bookie = Bookie(settings, disk=disk, clock=SystemClock(), bookie_id=cookie.bookie_id)
-    await bookie.start()
-    problems: list[Problem] = []
-    key = master_key(b"sanity")
+    cookie = read_cookie(SystemDisk(), directory / COOKIE_FILE)
+    places = [directory / _TRIAL_FOLDER]
+    if cookie.journal is not None:
+        places.append(cookie.journal.parent / _TRIAL_FOLDER)
+    lock = DirectoryLock(directory)
     try:
-        entries = [_trial(entry_id) for entry_id in range(_TRIAL_ENTRIES)]
+        await asyncio.to_thread(_remove, places)
+        return await _trial_of(directory, BookieSettings(places[0], journal_directories=tuple(places[1:])))
+    finally:
+        await asyncio.to_thread(_remove, places)
+        lock.release()
+
+
+def _remove(places: list[Path]) -> None:
+    for place in places:
+        if place.exists():
+            shutil.rmtree(place)
+
+
+async def _trial_of(directory: Path, settings: BookieSettings) -> list[Problem]:
+    problems: list[Problem] = []
+    entries = [_trial(entry_id) for entry_id in range(_TRIAL_ENTRIES)]
+
+    def problem(what: str, entry_id: int) -> None:
+        problems.append(Problem(str(directory), what, None, _TRIAL_LEDGER, entry_id))
+
+    bookie = Bookie(settings, disk=SystemDisk(), clock=SystemClock(), bookie_id="sanity")
+    await bookie.start()
+    try:
         loop = asyncio.get_running_loop()
         added: list[asyncio.Future[BookieStatus]] = []
         for entry_id, parts in enumerate(entries):
             added.append(loop.create_future())
+            key = master_key(b"sanity")
             bookie.add_entry(_TRIAL_LEDGER, entry_id, parts, AddFlags.RECOVERY, key, added[-1].set_result)
         async with asyncio.timeout(_WAIT_S):
-            statuses = await asyncio.gather(*added)
+            for entry_id, status in enumerate(await asyncio.gather(*added)):
+                if status is not BookieStatus.OK:
+                    problem(f"a trial entry was refused with {status.name}", entry_id)
             await bookie.checkpoint()
-        for entry_id, status in enumerate(statuses):
-            if status is not BookieStatus.OK:
-                what = f"a trial entry was refused with {status.name}"
-                problems.append(Problem(str(settings.directory), what, None, _TRIAL_LEDGER, entry_id))
-                continue
-            read = await bookie.read_entry(_TRIAL_LEDGER, entry_id)
-            if read.entry != b"".join(entries[entry_id]):
-                what = f"a trial entry was not read back: {read.status.name}"
-                problems.append(Problem(str(settings.directory), what, None, _TRIAL_LEDGER, entry_id))
-        await bookie.delete_ledger(_TRIAL_LEDGER)
     finally:
         await bookie.stop()
+    again = Bookie(settings, disk=SystemDisk(), clock=SystemClock(), bookie_id="sanity")
+    await again.start()
+    try:
+        for entry_id, parts in enumerate(entries):
+            read = await again.read_entry(_TRIAL_LEDGER, entry_id)
+            if read.entry != b"".join(parts):
+                problem(f"a trial entry was not read back: {read.status.name}", entry_id)
+    finally:
+        await again.stop()
     return problems
 
 

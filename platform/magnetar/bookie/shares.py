@@ -15,6 +15,8 @@ from magnetar.environment.crash import crash_point
 from magnetar.environment.disk import Disk
 
 SHARES_FILE: Final = "shares.json"
+SHARE_PREFIX: Final = "share-"
+"""What a further share's folder in a directory is called, before its number."""
 _VERSION: Final = 1
 _READ_THREADS_MIN: Final = 2
 
@@ -45,7 +47,7 @@ def divided(settings: BookieSettings) -> list[BookieSettings]:
 def _turn(directories: tuple[Path, ...], number: int) -> Path:
     """The directory whose turn it is; from the second turn on, a folder in it."""
     directory = directories[number % len(directories)]
-    return directory if number < len(directories) else directory / f"share-{number}"
+    return directory if number < len(directories) else directory / f"{SHARE_PREFIX}{number}"
 
 
 @dataclass(frozen=True, slots=True)

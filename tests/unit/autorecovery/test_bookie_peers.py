@@ -30,10 +30,20 @@ def test_a_bookie_learns_its_stripes_and_gets_entries_from_others() -> None:
         assert await peers.holdings(10**6) is None
         assert await BookiePeers(client.surroundings, "zz").ledgers() == set()
 
+        asked: list[int] = []
+        registry = client.surroundings.registry
+        get = registry.get
+
+        async def counted(ledger_id: int) -> object:
+            asked.append(ledger_id)
+            return await get(ledger_id)
+
+        registry.get = counted  # type: ignore[method-assign,assignment]
         for entry in wanted:
             stored = cluster.bookies["a"].ledgers[closed.ledger_id].entries[entry]
             cluster.bookies["a"].ledgers[closed.ledger_id].entries[entry] = b"never asked"
             assert await peers.fetch(closed.ledger_id, entry) == stored
+        assert asked == [closed.ledger_id], "metadata are read once, and not for each entry"
         await cluster.kill("b")
         await cluster.kill("c")
         assert await peers.fetch(closed.ledger_id, min(wanted)) is None

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.bookie import Bookie
 from magnetar.bookie.errors import ForeignDirectory, StillInUse
 from magnetar.bookie.format import forget_bookie, format_directory
 from magnetar.bookie.registration import BookieRegistration, read_only_wanted, set_read_only
 from magnetar.bookie.sanity import check, write_and_read
 from magnetar.bookie.space import Fullness, Watermarks
+from magnetar.environment.clock import SystemClock
+from magnetar.environment.disk import SystemDisk
 from magnetar.environment.errors import DirectoryInUse
 from magnetar.metadata.opening import open_store
 from magnetar.protocol.bookie import AddFlags, BookieAddress, BookieStatus
 from tests.unit.bookie.disks import ShortDisk
-from tests.unit.bookie.workbench import add, add_many, crash, make_bookie, running, small_settings, until
+from tests.unit.bookie.workbench import (
+    add,
+    add_many,
+    crash,
+    failed,
+    make_bookie,
+    running,
+    small_settings,
+    until,
+)
 
 OK = BookieStatus.OK
 MIB = 1024 * 1024
@@ -99,8 +112,33 @@ async def test_a_whole_directory_is_sane_even_after_a_kill(tmp_path: Path) -> No
     assert report.entries == 200
     assert report.indexed == 200
     assert report.journal_records >= 10
-    assert await write_and_read(small_settings(tmp_path)) == []
+    before = names(tmp_path)
+    assert await write_and_read(tmp_path) == []
+    assert names(tmp_path) == before, "nothing is added to the bookie itself"
+    assert check(tmp_path).journal_records == report.journal_records
     assert check(tmp_path).sane
+
+
+async def test_a_directory_with_its_journal_elsewhere_is_checked_and_formatted(tmp_path: Path) -> None:
+    settings = replace(small_settings(tmp_path / "a"), journal_directories=(tmp_path / "j",))
+    bookie = Bookie(settings, disk=SystemDisk(), clock=SystemClock(), bookie_id="b1", on_disk_failure=failed)
+    await bookie.start()
+    await add_many(bookie, 1, range(50))
+    await crash(bookie)
+    report = check(tmp_path / "a")
+    assert report.sane, report.problems
+    assert report.journal_records >= 50
+    assert await write_and_read(tmp_path / "a") == []
+    format_directory(tmp_path / "a")
+    assert not (tmp_path / "j" / "journal").exists()
+    assert names(tmp_path / "a") == ["LOCKED_BY"]
+    await bookie.start()
+    assert bookie.directory_is_fresh
+    await bookie.stop()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*"))
 
 
 async def test_what_is_damaged_is_named_with_its_file_and_ledger(tmp_path: Path) -> None:

@@ -70,13 +70,12 @@ def info(bookie: BookieId, metadata_store: StoreOption = "", json: JsonOption = 
 def sanity(data: DataOption = Path("data"), json: JsonOption = False) -> None:
     """Read all that a stopped bookie has stored, then add and read back entries. Status 1 if anything is wrong."""
     from magnetar.bookie.sanity import check, write_and_read
-    from magnetar.bookie.settings import BookieSettings
 
     directory = _bookie_directory(data)
     report = run_command(lambda: asyncio.to_thread(check, directory))
     problems = list(report.problems)
     if not problems:
-        problems = run_command(lambda: write_and_read(BookieSettings(directory=directory)))
+        problems = run_command(lambda: write_and_read(directory))
     if json:
         found = {**dataclasses.asdict(report), "problems": [dataclasses.asdict(each) for each in problems]}
         show_json({_camel(name): value for name, value in {**found, "sane": not problems}.items()})
@@ -230,7 +229,10 @@ def recover(
 
 
 def _bookie_directory(data: Path) -> Path:
-    directory = data / "bookie"
+    """Of a data directory, or one that the bookie's settings name by itself."""
+    from magnetar.bookie.directory import COOKIE_FILE
+
+    directory = data if (data / COOKIE_FILE).is_file() else data / "bookie"
     if not directory.is_dir():
         raise CommandError(f"{data} is no data directory of a bookie: there is no {directory}")
     return directory
@@ -241,7 +243,7 @@ def _bookie_id(data: Path) -> str:
     from magnetar.environment.disk import SystemDisk
 
     async def read() -> str:
-        return read_cookie(SystemDisk(), data / "bookie" / COOKIE_FILE).bookie_id
+        return read_cookie(SystemDisk(), _bookie_directory(data) / COOKIE_FILE).bookie_id
 
     return run_command(read)
 
