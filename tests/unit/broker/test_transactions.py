@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.transactions.coordinator_topic import CoordinatorTopic
+from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
 from magnetar.protocol.entry import split_entry
@@ -361,3 +364,35 @@ async def test_a_deleted_topic_holds_up_no_commit(broker: Broker, connect: Conne
     assert not (await ack_in(client, txn, receipt.message_id)).HasField("error")
     await broker.topics.delete(TopicName.parse(TOPIC), force=True)
     assert not (await end(client, txn)).HasField("error")
+
+
+async def test_nobody_is_told_of_what_is_not_stored_yet(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks again, because its first answer does not come, is not told sooner for that."""
+    client = await connect()
+    txn = TxnId(*await begin(client))
+    coordinator = topic_of(broker, f"{COORDINATOR}-partition-0")
+    assert isinstance(coordinator, CoordinatorTopic)
+    store, held = coordinator.records.store, asyncio.Event()
+
+    def store_later(record: Mapping[str, Any]) -> asyncio.Future[Position]:
+        async def stored() -> Position:
+            await held.wait()
+            return await store(record)
+
+        return asyncio.ensure_future(stored())
+
+    monkeypatch.setattr(coordinator.records, "store", store_later)
+    changes: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+        lambda: coordinator.add_partitions(txn, [TOPIC], None),
+        lambda: coordinator.add_subscriptions(txn, [(TOPIC, "sub")], None),
+        lambda: coordinator.end(txn, commit=False),
+    )
+    for change in changes:
+        held.clear()
+        calls = [asyncio.create_task(change()) for _ in range(2)]
+        done, _ = await asyncio.wait(calls, timeout=0.05)
+        assert not done
+        held.set()
+        await asyncio.gather(*calls)

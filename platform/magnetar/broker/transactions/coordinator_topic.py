@@ -79,6 +79,8 @@ class CoordinatorTopic(PersistentTopic):
         self._ends: dict[TxnId, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._compacting = False
+        self._last_stored: asyncio.Future[Position] | None = None
+        """Of the last record: records are stored in their order."""
         self._telling = asyncio.Semaphore(_TOLD_AT_ONCE)
 
     async def recover(self) -> None:
@@ -158,10 +160,10 @@ class CoordinatorTopic(PersistentTopic):
 
     async def _decide(self, txn: TxnId, *, commit: bool, timed_out: bool = False) -> None:
         record = self.state.end(txn, commit=commit, timed_out=timed_out)
+        crash_point("coordinator.before_decision")
+        await self._store(record)
+        crash_point("coordinator.decided")
         if record is not None:
-            crash_point("coordinator.before_decision")
-            await self._store(record)
-            crash_point("coordinator.decided")
             self._finish_soon(self.state.get(txn))
         finishing = self._ends.get(txn)
         if finishing is not None:
@@ -269,13 +271,17 @@ class CoordinatorTopic(PersistentTopic):
     async def _store(self, record: Record | None) -> None:
         """Write a change down. If that fails, nobody knows whether it is: the log has to tell.
 
+        Where there is nothing to write, because another call has changed the same just before, that call's record
+        is waited for: nobody is told of what is not stored yet.
+
         Raises:
             TransactionCoordinatorNotFound
         """
-        if record is None:
-            return
+        if record is not None:
+            self._last_stored = self.records.store(record)
         try:
-            await self.records.store(record)
+            if self._last_stored is not None:
+                await asyncio.shield(self._last_stored)
         except ManagedLedgerError as error:
             self.marks_in_doubt()
             raise TransactionCoordinatorNotFound(
@@ -301,8 +307,10 @@ class CoordinatorTopic(PersistentTopic):
         self.closing = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._ends:
-            await asyncio.wait(list(self._ends.values()), timeout=2 * _PAUSE_MAX_S)
+        if ends := list(self._ends.values()):
+            for each in ends:  # Whoever reads the log next goes on with them.
+                each.cancel()
+            await asyncio.wait(ends)
         await super().close()
 
     # A topic without messages.
