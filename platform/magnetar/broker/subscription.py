@@ -538,7 +538,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
     async def skip(self, entries: int) -> int:
         """Acknowledge the first `entries` unacknowledged entries. Returns how many there were."""
         skipped = [entry.position for entry in await self._unacknowledged(entries)]
-        self._acknowledge_all(skipped)
+        self.skip_entries(skipped)
         await self.cursor.flush()
         return len(skipped)
 
@@ -612,7 +612,8 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
                 found.extend(entry for entry in entries if not self.cursor.is_acknowledged(entry.position))
         return found
 
-    def _acknowledge_all(self, positions: Sequence[Position]) -> None:
+    def skip_entries(self, positions: Sequence[Position]) -> None:
+        """Acknowledge entries, whoever has them."""
         self.cursor.acknowledge((position, None) for position in positions)
         if self.dispatcher is not None and self.consumers:
             for position in positions:  # Whoever has it, or nobody yet, though it was read.

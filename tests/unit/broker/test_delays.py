@@ -9,8 +9,10 @@ import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.delays import Delays
+from magnetar.broker.errors import InvalidPosition
 from magnetar.broker.filters import FilterChain, reject_markers
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.skipping import Skipped, skip_messages
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
 from magnetar.policies.delivery import DelayedDelivery
@@ -21,7 +23,7 @@ from tests.unit.broker.raw_client import RawClient, until
 from tests.unit.broker.test_filters import entry, no_ack_set
 
 TOPIC = "persistent://public/default/t"
-DELAY_MS = 300
+DELAY_MS = 1000
 
 
 def at(*numbers: int) -> list[Position]:
@@ -205,6 +207,28 @@ async def test_what_is_held_back_can_be_taken_back(connect: Connect, broker: Bro
     told = topic.stats()
     assert told["subscriptions"]["sub"]["msgDelayed"] == 0
     assert told["delayedMessageIndexSizeInBytes"] == 0
+    await client.hears_nothing("message")
+
+
+async def test_single_messages_of_a_batch_are_taken_back(connect: Connect, broker: Broker) -> None:
+    client = await connect()
+    await client.subscribe(TOPIC, kind=CommandSubscribe.Shared)
+    await client.produce(TOPIC, 100)
+    client.send_batch([b"a", b"b", b"c"], 0, 100)
+    await client.expect("send_receipt")
+    client.send_batch([b"d", b"e"], 3, 100)
+    await client.expect("send_receipt")
+    topic = broker.topics.find(TopicName.parse(TOPIC))
+    assert isinstance(topic, PersistentTopic)
+    subscription = topic.subscriptions["sub"]
+    first, second = Position(1, 0), Position(1, 1)
+    await skip_messages(subscription, [Skipped(first, 1), Skipped(second, 0)])
+    await skip_messages(subscription, [Skipped(second, 1), Skipped(second, 7)])
+    with pytest.raises(InvalidPosition):
+        await skip_messages(subscription, [Skipped(Position(1, 2))])
+    client.flow(10)
+    message = await client.expect("message")
+    assert (message.message_id.entryId, list(message.ack_set)) == (0, [0b101])
     await client.hears_nothing("message")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.admin.errors import Refused
 from magnetar.admin.routes.namespaces import ONE as NAMESPACE
-from magnetar.admin.routes.targets import ONE, SUBSCRIPTION, require_existing
+from magnetar.admin.routes.targets import ONE, require_existing
 from magnetar.admin.routing import Guards, Route
 from magnetar.security.authorizer import Action
 
@@ -34,12 +34,6 @@ def _refusing(status: int, reason: str) -> Callable[[Call], Awaitable[None]]:
 
 _NOT_YET: Final = (
     ("PUT", f"{ONE}/offload", "ledgers are not offloaded by this version", *_ADMINISTER),
-    (
-        "POST",
-        f"{SUBSCRIPTION}/skipByMessageIds",
-        "messages are skipped by number: use skip/{n}",
-        *_ADMINISTER,
-    ),
     (
         "GET",
         f"{NAMESPACE}/scanOffloadedLedgers",

@@ -50,7 +50,10 @@ async def stats(call: Call) -> dict[str, Any]:
     """How a topic fares: rates, backlogs, who is connected."""
     if await partitions_of(call) is not None:
         raise NotFound(f"{call.topic} is partitioned: ask for its partitioned-stats, or name a partition")
-    return (await call.loaded()).stats(**stats_options(call))
+    topic = await call.loaded()
+    if call.flag("getEarliestTimeInBacklog") and isinstance(topic, PersistentTopic):
+        await topic.backlog.look()
+    return topic.stats(**stats_options(call))
 
 
 async def internal_stats(call: Call) -> dict[str, Any]:

@@ -6,7 +6,6 @@ stored, nobody knows whether it is: the topic is loaded anew, and the log tells.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -61,10 +60,6 @@ class PendingAckStore:
         self._cursor = subscription.cursor
         self._commits = 0
         self._compacting = False
-        self._last_stored: asyncio.Future[Position] | None = None
-        """Of the last record: records are stored in their order."""
-        self._last_stored: asyncio.Future[Position] | None = None
-        """Of the last record: records are stored in their order."""
 
     @classmethod
     async def open(cls, subscription: Subscription) -> PendingAckStore:
@@ -156,13 +151,10 @@ class PendingAckStore:
         subscription.acknowledged(consumer, len(positions))
 
     async def _store(self, record: Record | None) -> None:
-        """Write a change down. Where there is nothing to write, because another call has changed the same just before,
-        that call's record is waited for: nobody is told of what is not stored yet."""
-        if record is not None:
-            self._last_stored = self.records.store(record)
+        if record is None:
+            return
         try:
-            if self._last_stored is not None:
-                await asyncio.shield(self._last_stored)
+            await self.records.store(record)
         except ManagedLedgerError as error:
             self._subscription.topic.marks_in_doubt()
             raise as_broker_error(error) from error
