@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 SOURCES := platform functions connectors runtime tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers fmt lint types test unit property simulate integration chaos soak bench bench-peers demo cluster check wheel proto lock clean
+.PHONY: help setup servers fmt lint types test unit property simulate integration clients compat-java chaos soak bench bench-peers demo cluster check wheel proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,12 @@ simulate: setup ## seeded worlds: SEEDS=n FIRST=k JOBS=m of each; SEED=17 tells 
 
 integration: setup servers ## real ZooKeeper, Spark, processes and the official client
 	$(PYTEST) tests/integration tests/compatibility
+
+clients: setup ## tours of the Java, Go and Node clients, pulsar-admin and pulsar-perf
+	$(PYTEST) tests/clients
+
+compat-java: setup ## the same for Java only: fetched from Maven Central, left out where Maven or Java is missing
+	$(PYTEST) tests/clients/test_java_client.py tests/clients/test_pulsar_admin.py tests/clients/test_pulsar_perf.py
 
 chaos: setup ## a real cluster under load while everything goes wrong: MINUTES=2 SEED=k
 	$(BIN)/python -m magnetar.testing.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
