@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from magnetar.client.outgoing import OutgoingMessage
     from magnetar.client.producer import Producer
     from magnetar.client.reader import Reader
+    from magnetar.client.table_view import TableView
     from magnetar.client.transactions import Transaction
     from magnetar.protocol.ids import MessageId
 
@@ -43,6 +44,7 @@ __all__ = [
     "OutgoingMessage",
     "Producer",
     "Reader",
+    "TableView",
     "TokenAuthentication",
     "Transaction",
 ]
@@ -59,6 +61,7 @@ _HOMES = {
     "OutgoingMessage": "magnetar.client.outgoing",
     "Producer": "magnetar.client.producer",
     "Reader": "magnetar.client.reader",
+    "TableView": "magnetar.client.table_view",
     "TokenAuthentication": "magnetar.client.authentication",
     "Transaction": "magnetar.client.transactions",
 }

@@ -8,8 +8,9 @@ threads.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ from magnetar.client.messages import Message, MessageBatch
 from magnetar.client.outgoing import OVERHEAD_BYTES, OutgoingMessage
 from magnetar.client.producer import Producer
 from magnetar.client.reader import Reader
+from magnetar.client.table_view import Listener, TableView
 from magnetar.client.topic_consumer import SubscriptionType
 from magnetar.protocol.ids import MessageId
 from magnetar.protocol.pulsar_pb2 import Schema
@@ -128,7 +130,7 @@ class BlockingClient:
 
     def subscribe(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         subscription: str,
         *,
         type: SubscriptionType = "exclusive",
@@ -146,6 +148,7 @@ class BlockingClient:
         priority: int | None = None,
         read_compacted: bool = False,
         schema: Schema | None = None,
+        pattern_discovery_s: float = 60.0,
     ) -> BlockingConsumer:
         """As `Client.subscribe`."""
         consumer = self._thread.run(
@@ -167,6 +170,7 @@ class BlockingClient:
                 priority=priority,
                 read_compacted=read_compacted,
                 schema=schema,
+                pattern_discovery_s=pattern_discovery_s,
             )
         )
         return BlockingConsumer(self._thread, consumer)
@@ -193,6 +197,18 @@ class BlockingClient:
             )
         )
         return BlockingReader(self._thread, reader)
+
+    def create_table_view(self, topic: str) -> BlockingTableView:
+        """As `Client.create_table_view`."""
+        return BlockingTableView(self._thread, self._thread.run(self._client.create_table_view(topic)))
+
+    def read_range(
+        self, topic: str, first: MessageId, last: MessageId, *, read_compacted: bool = False
+    ) -> Iterator[Message]:
+        """As `Client.read_range`."""
+        messages = self._client.read_range(topic, first, last, read_compacted=read_compacted)
+        while (message := self._thread.run(_next_of(messages))) is not None:
+            yield message
 
     def transaction(self, *, timeout_s: float = 60.0) -> BlockingTransaction:
         """As `Client.begin_transaction`; also for a `with` block."""
@@ -221,6 +237,47 @@ class BlockingClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+async def _next_of(messages: AsyncIterator[Message]) -> Message | None:
+    return await anext(messages, None)
+
+
+class BlockingTableView(Mapping[str, bytes]):
+    """As `TableView`. Listeners are called on the client's own thread."""
+
+    def __init__(self, thread: _LoopThread, view: TableView) -> None:
+        self._thread = thread
+        self._view = view
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._view[key]
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._view))
+
+    def refresh(self) -> None:
+        """As `TableView.refresh`."""
+        self._thread.run(self._view.refresh())
+
+    def for_each(self, action: Callable[[str, bytes], None]) -> None:
+        """As `TableView.for_each`."""
+        self._view.for_each(action)
+
+    def for_each_and_listen(self, listener: Listener) -> None:
+        """As `TableView.for_each_and_listen`."""
+
+        async def listen() -> None:
+            self._view.for_each_and_listen(listener)
+
+        self._thread.run(listen())
+
+    def close(self) -> None:
+        """As `TableView.close`."""
+        self._thread.run(self._view.close())
 
 
 class BlockingProducer:

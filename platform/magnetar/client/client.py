@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -12,24 +13,27 @@ from magnetar.client.authentication import Authentication
 from magnetar.client.consumer import Consumer
 from magnetar.client.coordinators import CoordinatorClient
 from magnetar.client.dead_letters import DeadLetterOffice, DeadLetterPolicy
-from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
+from magnetar.client.errors import AlreadyClosed, BrokerRefused, ClientError, InvalidUse
 from magnetar.client.inbox import Inbox
+from magnetar.client.messages import Message
 from magnetar.client.partitioned_producer import PartitionedProducer
 from magnetar.client.producer import Producer
 from magnetar.client.producer_settings import ProducerSettings
-from magnetar.client.reader import Reader
+from magnetar.client.reader import Reader, read_range
 from magnetar.client.retry import until_answered
 from magnetar.client.session import Session
 from magnetar.client.settings import ClientSettings
 from magnetar.client.start import StartFilter
+from magnetar.client.table_view import TableView
 from magnetar.client.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
+from magnetar.client.topic_pattern import TopicPattern, TopicWatch
 from magnetar.client.topic_producer import TopicProducer
 from magnetar.client.transactions import BeginTransaction, Transaction
 from magnetar.environment.clock import Clock, SystemClock
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.protocol.compression import compression_type
-from magnetar.protocol.ids import MessageId
-from magnetar.protocol.pulsar_pb2 import ProducerAccessMode, Schema
+from magnetar.protocol.ids import EARLIEST, MessageId
+from magnetar.protocol.pulsar_pb2 import ProducerAccessMode, Schema, ServerError
 
 AccessMode: TypeAlias = Literal["shared", "exclusive", "wait_for_exclusive", "exclusive_with_fencing"]
 Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
@@ -93,7 +97,7 @@ class Client:
             tls=tls,
         )
         self._session = Session(service_url, settings, clock or SystemClock(), random or Random())
-        self._open: set[Producer | Consumer] = set()
+        self._open: set[Producer | Consumer | TableView] = set()
         self._coordinators = CoordinatorClient(self._session)
         self._closed = False
 
@@ -173,7 +177,7 @@ class Client:
 
     async def subscribe(
         self,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str],
         subscription: str,
         *,
         type: SubscriptionType = "exclusive",
@@ -191,10 +195,14 @@ class Client:
         priority: int | None = None,
         read_compacted: bool = False,
         schema: Schema | None = None,
+        pattern_discovery_s: float = 60.0,
     ) -> Consumer:
         """A consumer of one topic or several; of all partitions of partitioned ones.
 
         Args:
+            topic: a compiled expression stands for all topics of a namespace that it matches,
+                `re.compile("persistent://public/default/sensor-.*")`, also those that come to be later, which are
+                read from their beginnings.
             type: who receives what, where several consumers share the subscription.
             initial: where a subscription begins that does not exist yet.
             receiver_queue_size: how many messages the broker may send ahead.
@@ -203,6 +211,8 @@ class Client:
             start: where one that does not outlive them begins.
             dead_letter: what is delivered too often, and where it goes; shared subscriptions only.
             ack_group_ms: how long acknowledgements wait for others; 0: not at all.
+            read_compacted: whether only the last message of each key is wanted of what was compacted.
+            pattern_discovery_s: how often topics are looked for anew, where the broker does not tell of them.
         Raises:
             BrokerRefused: the broker does not want it.
             ConnectFailed, OperationTimedOut: no broker took it in time.
@@ -213,8 +223,10 @@ class Client:
             raise InvalidUse("a durable subscription begins at `initial`; use seek, or durable=False")
         if dead_letter is not None and type not in ("shared", "key_shared"):
             raise InvalidUse("dead letters need a shared subscription: others do not count deliveries")
-        names = [TopicName.parse(text) for text in ([topic] if isinstance(topic, str) else topic)]
-        if not names:
+        pattern = TopicPattern.parse(topic) if isinstance(topic, re.Pattern) else None
+        texts = [topic] if isinstance(topic, str) else () if isinstance(topic, re.Pattern) else topic
+        names = [TopicName.parse(text) for text in texts]
+        if not names and pattern is None:
             raise InvalidUse("name a topic to subscribe to")
         settings = ConsumerSettings(
             subscription=subscription,
@@ -230,6 +242,7 @@ class Client:
             subscription_properties=subscription_properties or {},
             read_compacted=read_compacted,
             schema=schema,
+            create_topic=pattern is None,
         )
         found = await asyncio.gather(*(self._partitions(name) for name in names))
         partitions = dict(zip(names, found, strict=True))
@@ -250,7 +263,7 @@ class Client:
 
         grows = any(partitions.values())
         consumer = Consumer(
-            ",".join(map(str, names)),
+            topic.pattern if isinstance(topic, re.Pattern) else ",".join(map(str, names)),
             subscription,
             settings.consumer_name,
             inbox,
@@ -259,9 +272,14 @@ class Client:
             add_partitions=add_partitions if grows else None,
         )
         try:
-            await self._open_consumers(
-                consumer, _with_partitions(partitions), settings, inbox, start, start_inclusive
-            )
+            if pattern is not None:
+                await self._follow(
+                    pattern, pattern_discovery_s, consumer, settings, inbox, start, start_inclusive
+                )
+            else:
+                await self._open_consumers(
+                    consumer, _with_partitions(partitions), settings, inbox, start, start_inclusive
+                )
         except BaseException:
             await consumer.close()
             raise
@@ -298,6 +316,44 @@ class Client:
             read_compacted=read_compacted,
         )
         return Reader(consumer)
+
+    async def create_table_view(self, topic: str) -> TableView:
+        """The last value of each key of a topic, or of all partitions of one, kept up to date.
+
+        Everything that is there now is read before this returns; quickly, where the topic is compacted.
+
+        Raises:
+            BrokerRefused: the broker does not want it.
+            ConnectFailed, OperationTimedOut: no broker took it in time.
+        """
+        persistent = TopicName.parse(topic).persistent
+        view = TableView(
+            await self.create_reader(topic, EARLIEST, name="table-view", read_compacted=persistent)
+        )
+        try:
+            await view.begin()
+        except BaseException:
+            await view.close()
+            raise
+        self._open.add(view)
+        return view
+
+    async def read_range(
+        self, topic: str, first: MessageId, last: MessageId, *, read_compacted: bool = False
+    ) -> AsyncIterator[Message]:
+        """The messages from `first` to `last`, both included, of a topic that is not partitioned, or of a partition.
+
+        Both may lie in the middle of a batch. Ends with the topic's last message, if that comes first.
+
+        Raises:
+            InvalidUse: the topic is partitioned, so that ids tell no order.
+            BrokerRefused, ConnectFailed, OperationTimedOut: as `create_reader`.
+        """
+        if await self._partitions(TopicName.parse(topic)):
+            raise InvalidUse(f"{topic} is partitioned: read a range of one of its partitions")
+        reader = await self.create_reader(topic, first, start_inclusive=True, read_compacted=read_compacted)
+        async for message in read_range(reader, last):
+            yield message
 
     async def partitions(self, topic: str) -> list[str]:
         """The full names of a topic's partitions; its own name if it is not partitioned.
@@ -386,6 +442,48 @@ class Client:
             raise failure
         self._open.update(producers)
         return producers
+
+    async def _follow(
+        self,
+        pattern: TopicPattern,
+        every_s: float,
+        consumer: Consumer,
+        settings: ConsumerSettings,
+        inbox: Inbox,
+        start: MessageId | None,
+        start_inclusive: bool,
+    ) -> None:
+        """Attach consumers of all topics that match, and go on doing so."""
+        began = False
+
+        async def open_one(name: TopicName, queue: int) -> None:
+            wanted = settings.from_earliest() if began else settings
+            try:
+                await self._open_consumers(
+                    consumer, [name], wanted.with_queue(queue), inbox, start, start_inclusive
+                )
+            except BrokerRefused as error:
+                if error.code != ServerError.TopicNotFound:  # It is gone already.
+                    raise
+
+        async def changed(new: list[TopicName], gone: list[str]) -> None:
+            await consumer.drop_links(
+                [link for link in consumer.links if link.topic in gone or link.topic_is_gone]
+            )
+            topics = len(consumer.links) + len(new)
+            queue = max(1, min(settings.receiver_queue_size, _QUEUE_OVER_PARTITIONS // max(1, topics)))
+            results = await asyncio.gather(*(open_one(name, queue) for name in new), return_exceptions=True)
+            for failure in results:
+                if failure is not None:
+                    raise failure
+
+        def known() -> list[str]:
+            return [link.topic for link in consumer.links if not link.topic_is_gone]
+
+        watch = TopicWatch(self._session, pattern, every_s, known, changed)
+        await watch.begin()
+        began = True
+        consumer.accompany(watch.follow())
 
     async def _open_consumers(
         self,

@@ -55,6 +55,13 @@ class ConsumerEnd(Protocol):
     def on_detached(self, connection: Connection, url: str | None) -> None: ...
 
 
+class WatcherEnd(Protocol):
+    """What a connection needs of somebody who watches topics."""
+
+    def on_change(self) -> None: ...
+    def on_detached(self) -> None: ...
+
+
 class _Request:
     """A question whose answer is awaited."""
 
@@ -73,6 +80,7 @@ class Connection(asyncio.Protocol):
         self.max_message_bytes = MAX_MESSAGE_BYTES
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
+        self.watchers: dict[int, WatcherEnd] = {}
         self._settings = settings
         self._proxy_to = proxy_to
         self._loop = asyncio.get_running_loop()
@@ -219,6 +227,9 @@ class Connection(asyncio.Protocol):
         self.consumers.clear()
         for end in ends:
             end.on_detached(self, None)
+        watchers, self.watchers = list(self.watchers.values()), {}
+        for watcher in watchers:
+            watcher.on_detached()
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -294,6 +305,15 @@ class Connection(asyncio.Protocol):
     def _on_topics(self, frame: Frame) -> None:
         response = frame.command.getTopicsOfNamespaceResponse
         self._answer(response.request_id, response)
+
+    def _on_watching(self, frame: Frame) -> None:
+        success = frame.command.watchTopicListSuccess
+        self._answer(success.request_id, success)
+
+    def _on_topics_changed(self, frame: Frame) -> None:
+        watcher = self.watchers.get(frame.command.watchTopicUpdate.watcher_id)
+        if watcher is not None:
+            watcher.on_change()
 
     def _on_last_message_id(self, frame: Frame) -> None:
         response = frame.command.getLastMessageIdResponse
@@ -394,6 +414,8 @@ _HANDLERS: dict[int, Callable[[Connection, Frame], None]] = {
     BaseCommand.LOOKUP_RESPONSE: Connection._on_lookup,
     BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE: Connection._on_topics,
     BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE: Connection._on_last_message_id,
+    BaseCommand.WATCH_TOPIC_LIST_SUCCESS: Connection._on_watching,
+    BaseCommand.WATCH_TOPIC_UPDATE: Connection._on_topics_changed,
     BaseCommand.GET_SCHEMA_RESPONSE: Connection._on_schema,
     BaseCommand.ACK_RESPONSE: Connection._on_ack_response,
     BaseCommand.SEND_ERROR: Connection._on_send_error,

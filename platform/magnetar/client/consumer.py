@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, overload
 
+from magnetar.client.columns import Columns, MessageColumns
 from magnetar.client.dead_letters import DeadLetterOffice
 from magnetar.client.errors import AlreadyClosed, ClientError, InvalidUse
 from magnetar.client.inbox import Inbox, OpenedBatch
@@ -108,6 +109,29 @@ class Consumer:
             inbox.opened.popleft()
         return message
 
+    async def receive_columns(
+        self, max_messages: int = 10_000, timeout_s: float | None = None
+    ) -> Columns | None:
+        """What has arrived, as one Arrow record batch: whole entries, until there are `max_messages` or no more yet.
+
+        Waits for the first entry only; None as for `receive_batch`. `acknowledge` takes the result.
+
+        Raises:
+            InvalidUse: pyarrow is not installed.
+            CompressionError, BatchCorrupt: an entry is not what its metadata say.
+            AlreadyClosed, BrokerRefused: as `receive_batch`.
+        """
+        gathered = MessageColumns()
+        batch = await self.receive_batch(timeout_s)
+        if batch is None:
+            return None
+        batches: list[MessageBatch] = []
+        while batch is not None:
+            gathered.add(batch)
+            batches.append(batch)
+            batch = self._next() if len(gathered) < max_messages else None
+        return Columns(gathered.take(), batches)
+
     def _next(self) -> MessageBatch | None:
         """The next batch that has arrived already."""
         self._check_usable()
@@ -128,15 +152,17 @@ class Consumer:
     # Acknowledging.
 
     @overload
-    def acknowledge(self, what: Acknowledgeable) -> None: ...
+    def acknowledge(self, what: Acknowledgeable | Columns) -> None: ...
 
     @overload
-    def acknowledge(self, what: Acknowledgeable, *, transaction: Transaction) -> asyncio.Future[None]: ...
+    def acknowledge(
+        self, what: Acknowledgeable | Columns, *, transaction: Transaction
+    ) -> asyncio.Future[Any]: ...
 
     def acknowledge(
-        self, what: Acknowledgeable, *, transaction: Transaction | None = None
-    ) -> asyncio.Future[None] | None:
-        """Acknowledge a message, a whole batch, or what an id names.
+        self, what: Acknowledgeable | Columns, *, transaction: Transaction | None = None
+    ) -> asyncio.Future[Any] | None:
+        """Acknowledge a message, a whole batch, the batches that columns were made of, or what an id names.
 
         Told to the broker together with others within a tenth of a second; `flush_acknowledgements`
         does it at once and waits until it is durable.
@@ -145,6 +171,14 @@ class Consumer:
         `TransactionConflict` where another transaction was faster. Committing waits for it in any case. If the
         transaction is aborted, the message is delivered again.
         """
+        if isinstance(what, Columns):
+            if transaction is not None:
+                return asyncio.gather(
+                    *(self.acknowledge(batch, transaction=transaction) for batch in what.batches)
+                )
+            for batch in what.batches:
+                self.acknowledge(batch)
+            return None
         link = self._link_of(what)
         if transaction is not None:
             member = isinstance(what, Message) and what.batch.size > 0
@@ -297,6 +331,10 @@ class Consumer:
             self._links.pop(link.topic, None)
         await asyncio.gather(*(link.close() for link in links))
 
+    def accompany(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` beside everything else, until the consumer is closed."""
+        self._run(work)
+
     def on_change(self) -> None:
         """One of the topics has ended, or has failed."""
         if self._links and all(link.ended for link in self._links.values()):
@@ -341,7 +379,8 @@ class Consumer:
         if self._closed:
             raise AlreadyClosed(f"the consumer of {self.topic} is closed")
         for link in self._links.values():
-            link.check_usable()
+            if not link.topic_is_gone:
+                link.check_usable()
 
     def _link_of(self, what: Acknowledgeable) -> TopicConsumer:
         """The consumer of the topic that something came from."""

@@ -12,6 +12,7 @@ from magnetar.client.service_url import BrokerAddress
 from magnetar.client.settings import ClientSettings
 from magnetar.protocol import commands
 from magnetar.protocol.pulsar_pb2 import (
+    CommandGetTopicsOfNamespace,
     CommandGetTopicsOfNamespaceResponse,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
@@ -41,7 +42,7 @@ class BrokerLookup:
             ConnectFailed, ConnectionLost, OperationTimedOut: brokers cannot be reached now.
             BrokerRefused: none of them serves the topic now, or ever.
         """
-        service = await self._service_connection()
+        service = await self.service_connection()
         asked = service
         authoritative = False
         for _ in range(self._settings.max_redirects + 1):
@@ -72,7 +73,7 @@ class BrokerLookup:
         Raises:
             As `connection_for`.
         """
-        connection = await self._service_connection()
+        connection = await self.service_connection()
         request_id = self._ids.request()
         answer = await connection.request(
             request_id,
@@ -82,17 +83,21 @@ class BrokerLookup:
         )
         return answer.partitions
 
-    async def topics(self, namespace: str) -> list[str]:
+    async def topics(
+        self,
+        namespace: str,
+        mode: CommandGetTopicsOfNamespace.Mode.ValueType = CommandGetTopicsOfNamespace.PERSISTENT,
+    ) -> list[str]:
         """The topics of `namespace`, partitioned ones as their partitions.
 
         Raises:
             As `connection_for`.
         """
-        connection = await self._service_connection()
+        connection = await self.service_connection()
         request_id = self._ids.request()
         answer = await connection.request(
             request_id,
-            commands.get_topics_of_namespace(namespace, request_id),
+            commands.get_topics_of_namespace(namespace, request_id, mode=mode),
             CommandGetTopicsOfNamespaceResponse,
             self._settings.operation_timeout_s,
         )
@@ -106,7 +111,12 @@ class BrokerLookup:
         """
         return await self._pool.get(BrokerAddress.parse(url))
 
-    async def _service_connection(self) -> Connection:
+    async def service_connection(self) -> Connection:
+        """A connection to whichever broker of the service URL answers.
+
+        Raises:
+            ConnectFailed: none does.
+        """
         failure: ClientError | None = None
         for _ in range(len(self._seeds)):
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from magnetar.client.consumer import Consumer
 from magnetar.client.messages import Message, MessageBatch
@@ -17,6 +18,7 @@ class Reader:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
+        self._positions: dict[str, tuple[int, int]] = {}
 
     @property
     def topic(self) -> str:
@@ -33,6 +35,7 @@ class Reader:
         batch = await self._consumer.receive_batch(timeout_s)
         if batch is not None:
             self._consumer.acknowledge_cumulative(batch)
+            self._positions[batch.topic] = batch.message_id[:2]
         return batch
 
     async def read(self, timeout_s: float | None = None) -> Message | None:
@@ -61,6 +64,10 @@ class Reader:
                 return True
         return False
 
+    def position(self, topic: str) -> tuple[int, int]:
+        """Ledger and entry of what was handed out last of a topic or partition; -1 where that is nothing."""
+        return self._positions.get(topic, (-1, -1))
+
     async def seek(self, target: MessageId | int, *, inclusive: bool = False) -> None:
         """Go to a message, or to a time in milliseconds since 1970, as `Consumer.seek`."""
         await self._consumer.seek(target, inclusive=inclusive)
@@ -81,3 +88,26 @@ class Reader:
     async def close(self) -> None:
         """Leave."""
         await self._consumer.close()
+
+
+async def read_range(reader: Reader, last: MessageId) -> AsyncIterator[Message]:
+    """The messages of a reader of one topic, up to and with the one at `last`; the reader is closed in the end.
+
+    Ends earlier where the topic holds nothing more: what is yet to be published is not waited for.
+    """
+    try:
+        while await reader.has_message_available():
+            batch = await reader.read_batch()
+            if batch is None:
+                return
+            for message in batch.messages:
+                place = message.message_id
+                if place[:2] > last[:2] or (
+                    place[:2] == last[:2] and 0 <= last.batch_index < place.batch_index
+                ):
+                    return
+                yield message
+            if batch.message_id[:2] >= last[:2]:
+                return
+    finally:
+        await reader.close()

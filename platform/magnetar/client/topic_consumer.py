@@ -36,6 +36,7 @@ from magnetar.protocol.pulsar_pb2 import (
     KeySharedMode,
     MessageMetadata,
     Schema,
+    ServerError,
 )
 
 log = get_logger("magnetar.client")
@@ -68,6 +69,8 @@ class ConsumerSettings:
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     read_compacted: bool = False
     schema: Schema | None = None
+    create_topic: bool = True
+    """Whether a topic that is not there may come to be by being subscribed to."""
 
     @property
     def ordered(self) -> bool:
@@ -310,6 +313,16 @@ class TopicConsumer(TopicLink):
         if self.connection is not None:
             self.connection.write(commands.redeliver(self._id, consumer_epoch=acknowledger.epoch))
 
+    @property
+    def topic_is_gone(self) -> bool:
+        """Whether it has given up because its topic was deleted, and may not come to be again by it."""
+        failure = self._failure
+        return (
+            not self.settings.create_topic
+            and isinstance(failure, BrokerRefused)
+            and failure.code == ServerError.TopicNotFound
+        )
+
     # Moving about.
 
     async def seek(self, target: MessageId | int, *, inclusive: bool) -> None:
@@ -438,6 +451,7 @@ class TopicConsumer(TopicLink):
             metadata=settings.properties,
             subscription_properties=settings.subscription_properties,
             read_compacted=settings.read_compacted,
+            force_topic_creation=settings.create_topic,
             schema=settings.schema,
             initial_position=(
                 CommandSubscribe.Earliest if settings.initial == "earliest" else CommandSubscribe.Latest
