@@ -20,7 +20,7 @@ from magnetar.broker.latency import LatencyBuckets
 from magnetar.broker.producer import Publish
 from magnetar.broker.sequence_ids import told_range, untold_sequences
 from magnetar.broker.transactions.markers import txn_of
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.txn_id import named
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger.errors import EntryTooLarge, ManagedLedgerFenced, ManagedLedgerTerminated
 from magnetar.protocol.batch import cut_batch
@@ -152,10 +152,10 @@ class PublishPath:
     ) -> list[bytes]:
         """A message of a transaction. What is stored must tell that: clients in Go say it in the command alone."""
         metadata = message.metadata
-        told = TxnId(command.txnid_most_bits, command.txnid_least_bits)
-        txn = txn_of(metadata)
-        if txn is None:
-            txn = told
+        told = named(command.txnid_most_bits, command.txnid_least_bits)
+        carried = txn_of(metadata)
+        txn = told if carried is None else named(*carried)
+        if carried is None:
             metadata.txnid_most_bits, metadata.txnid_least_bits = told
             head, payload = build_message_parts(metadata.SerializeToString(), message.payload)
             parts = [bytes(head), bytes(payload)]

@@ -408,3 +408,15 @@ async def test_non_persistent_receipts_name_no_place(connect: Connect) -> None:
     client.send(b"three", 6)
     _, data = await client.expect_frame("message")
     assert bytes(split_message(data).payload) == b"three"
+
+
+async def test_a_producer_that_is_given_up_for_another_leaves_its_topic(
+    connect: Connect, broker: Broker
+) -> None:
+    """The same number for another name: the first would stay for ever, for no connection knows it any more."""
+    client = await connect()
+    await client.produce("t", 1, producer_name="first", producer_access_mode=1)
+    await client.produce("t", 1, producer_name="second", epoch=1)
+    topic = broker.topics.find(TopicName.parse("t"))
+    assert topic is not None
+    assert list(topic.producers) == ["second"]

@@ -9,7 +9,7 @@ from magnetar.broker.transactions.coordinator_state import CoordinatorState, Sta
 from magnetar.broker.transactions.ended import EndedTransactions
 from magnetar.broker.transactions.pending_ack_store import pending_ack_log
 from magnetar.broker.transactions.pending_acks import Acked, PendingAcks, Settled
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.txn_id import TxnId, named
 from magnetar.broker.transactions.visibility import AbortedTransactions, Visibility
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
@@ -278,3 +278,13 @@ def test_any_subscription_has_a_pending_ack_log_of_its_own(subscription: str) ->
     assert len(set(names)) == 4
     assert TopicName.parse(str(pending_ack_log(topic, subscription))) in names
     assert names[3].local_name == "t-plain__transaction_pending_ack"
+
+
+@pytest.mark.parametrize("least", [1 << 63, (1 << 64) - 1])
+def test_no_transaction_has_a_number_that_nobody_counts_to(least: int) -> None:
+    """It would not fit where aborted transactions are kept."""
+    with pytest.raises(TransactionNotFound):
+        named(0, least)
+    with pytest.raises(TransactionNotFound):
+        named(least, 0)
+    assert named(3, (1 << 63) - 1) == TxnId(3, (1 << 63) - 1)

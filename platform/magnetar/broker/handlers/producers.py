@@ -29,6 +29,8 @@ async def create(connection: Connection, command: CommandProducer) -> None:
             commands.producer_success(command.request_id, before.name, schema_version=before.schema_version)
         )
         return
+    if before is not None:  # Given up by its client, whatever name and topic the new one has.
+        before.topic.remove_producer(before)
     creating = Creating()
     connection.producers[command.producer_id] = creating
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.txn_id import TxnId, named
 from magnetar.protocol import transaction_replies as replies
 from magnetar.protocol.pulsar_pb2 import COMMIT
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _txn(body: Any) -> TxnId:
-    return TxnId(body.txnid_most_bits, body.txnid_least_bits)
+    return named(body.txnid_most_bits, body.txnid_least_bits)
 
 
 def refused(body: Any, error: BrokerError) -> bytes:

@@ -6,6 +6,7 @@ stored, nobody knows whether it is: the topic is loaded anew, and the log tells.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from magnetar.broker.errors import BrokerError, InvalidPosition, NotAllowed, as_
 from magnetar.broker.filters import Verdict
 from magnetar.broker.transactions.pending_acks import Acked, PendingAcks, Record, Settled
 from magnetar.broker.transactions.record_log import RecordLog, record_config
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.txn_id import TxnId, named
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import Position
@@ -60,6 +61,8 @@ class PendingAckStore:
         self._cursor = subscription.cursor
         self._commits = 0
         self._compacting = False
+        self._last_stored: asyncio.Future[Position] | None = None
+        """Of the last record: records are stored in their order."""
 
     @classmethod
     async def open(cls, subscription: Subscription) -> PendingAckStore:
@@ -110,7 +113,7 @@ class PendingAckStore:
         Raises:
             TransactionConflict, InvalidTransactionStatus, NotAllowed, InvalidPosition: nothing is held.
         """
-        txn = TxnId(command.txnid_most_bits, command.txnid_least_bits)
+        txn = named(command.txnid_most_bits, command.txnid_least_bits)
         acked = [self._acked(data) for data in command.message_id]
         if command.ack_type == CommandAck.Individual:
             record = self.state.hold(
@@ -151,10 +154,13 @@ class PendingAckStore:
         subscription.acknowledged(consumer, len(positions))
 
     async def _store(self, record: Record | None) -> None:
-        if record is None:
-            return
+        """Write a change down. Where there is nothing to write, because another call has changed the same just before,
+        that call's record is waited for: nobody is told of what is not stored yet."""
+        if record is not None:
+            self._last_stored = self.records.store(record)
         try:
-            await self.records.store(record)
+            if self._last_stored is not None:
+                await asyncio.shield(self._last_stored)
         except ManagedLedgerError as error:
             self._subscription.topic.marks_in_doubt()
             raise as_broker_error(error) from error
