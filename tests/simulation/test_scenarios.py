@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ class Stage:
         self.judge = self.world.judge
         for number in range(bookies):
             node = BookieNode(self.cluster, f"bookie-{number}")
+            node.settings = replace(node.settings, on_lost_data="refuse")
             self.cluster.nodes[node.name] = node
 
     def play(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -317,5 +319,34 @@ def test_a_bookie_returns_with_yesterdays_disk_and_is_not_believed() -> None:
         await asyncio.sleep(5)
         assert not node.up
         assert await stage.read_all(stage.client("next"), writer.ledger_id, recover=True) == 250
+
+    stage.play(scenario)
+
+
+@pytest.mark.parametrize("limbo", [True, False])
+def test_a_bookie_with_an_empty_disk_denies_nothing_and_is_filled_or_refused(limbo: bool) -> None:
+    stage = Stage(4)
+
+    async def scenario() -> None:
+        owner = stage.client("owner")
+        writer = await stage.inside(owner, lambda ledgers: ledgers.create(3, 3, 2))
+        assert len(await stage.append(owner, writer, 40)) == 40
+        name = writer.metadata.segments[0].ensemble[0]
+        node = stage.node(name)
+        node.settings = replace(node.settings, on_lost_data="limbo" if limbo else "refuse")
+        node.swap_disk()
+        node.start()
+        await stage.until(lambda: node.up, 5)
+        assert node.up == limbo
+        assert await stage.read_all(stage.client("next"), writer.ledger_id, recover=True) == 40
+        if limbo:
+            serving = node.bookie
+            assert serving is not None
+            await stage.until(lambda: not serving.limbo, 600)
+            assert not serving.limbo
+            assert stage.judge.met["swapped disks in limbo"] == 1
+            assert len(node.index.ledgers[writer.ledger_id]) == 40
+        else:
+            assert stage.judge.met["disks refused"] == 1
 
     stage.play(scenario)

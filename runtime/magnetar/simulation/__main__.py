@@ -148,9 +148,13 @@ def _has_met_enough(stories: int, met: Counter[str], crashes: Counter[str]) -> b
 
 
 def _crash_points() -> tuple[str, ...]:
-    from magnetar.simulation.troubles import BOOKIE_CRASH_POINTS, OWNER_CRASH_POINTS
+    from magnetar.simulation.troubles import (
+        BOOKIE_CRASH_POINTS,
+        OWNER_CRASH_POINTS,
+        REPAIRER_CRASH_POINTS,
+    )
 
-    return (*BOOKIE_CRASH_POINTS, *OWNER_CRASH_POINTS)
+    return (*BOOKIE_CRASH_POINTS, *OWNER_CRASH_POINTS, *REPAIRER_CRASH_POINTS)
 
 
 if __name__ == "__main__":

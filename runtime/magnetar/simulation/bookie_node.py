@@ -7,15 +7,22 @@ import json
 import random
 from pathlib import Path
 
+from magnetar.autorecovery.bookie_peers import BookiePeers
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.errors import CookieMismatch
 from magnetar.bookie.garbage import GarbageCollector
+from magnetar.bookie.integrity import Integrity
 from magnetar.bookie.mark import FILE_NAME as MARK_FILE
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.bookie.settings import BookieSettings
 from magnetar.environment.errors import DiskFailed
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.registry import LedgerRegistry
 from magnetar.ledger.settings import LedgerClientSettings
 from magnetar.metadata.errors import StoreUnavailable
+from magnetar.protocol.ledger_entry import EntryCorrupt, decode_entry
+from magnetar.simulation.bookie_ways import SimulatedProvider
 from magnetar.simulation.cluster import Cluster
 from magnetar.simulation.disk import SimulatedDisk
 from magnetar.simulation.machine import StoredIndex, simulated_machine
@@ -67,6 +74,7 @@ class BookieNode:
             free_bytes_min=32 * KIB,
             reserve_bytes=16 * KIB,
             domain=name,
+            on_lost_data=dice.choice(("refuse", "limbo")),
         )
 
     @property
@@ -104,12 +112,33 @@ class BookieNode:
         await self._judge_memory(bookie)
         store = self._store = SimulatedStore(cluster, process)
         registration = BookieRegistration(store, bookie, f"{self.name}:3181", old_session_wait_s=1e9)
+        store.whole_listings = True  # Who has lost what it held goes by what the metadata name, all of it.
+        integrity: Integrity | None = None
         while True:
             try:
+                await registration.check_cookie()
+                if bookie.limbo.reason is not None:
+                    cluster.judge.in_limbo(self.name)
+                if integrity is None and (bookie.limbo or bookie.in_doubt is not None):
+                    integrity = Integrity(bookie, self._peers(process, store), retry_s=1.0, look_s=2.0)
+                    await integrity.prepare()
+                    integrity.start()
                 await registration.start()
                 break
-            except StoreUnavailable:
+            except CookieMismatch as error:
+                cluster.history.told(f"{self.name} is refused: {error}")
+                cluster.judge.met["disks refused"] += 1
+                cluster.judge.expect(
+                    "I20", self.name in cluster.judge.rotten, f"{self.name} is refused: {error}"
+                )
+                self.die()
+                return
+            except (StoreUnavailable, LedgerError):
+                if integrity is not None and not bookie.may_be_registered:
+                    integrity = None
                 await asyncio.sleep(0.3)
+        store.whole_listings = False
+        cluster.judge.serves(self.name)
         registry = LedgerRegistry(store, cluster.clock, self.dice, LedgerClientSettings())
 
         async def live() -> set[int]:
@@ -122,9 +151,47 @@ class BookieNode:
         self.bookie = bookie
         cluster.history.told(f"{self.name} serves")
 
-    async def _judge_memory(self, bookie: Bookie) -> None:
-        """I11, I12: what it had answered before it died, it knows now."""
+    def _peers(self, process: Process, store: SimulatedStore) -> BookiePeers:
+        provider = SimulatedProvider(self._cluster, process, store, timeout_s=1.0)
+        client = LedgerClient(
+            store,
+            provider,
+            clock=self._cluster.clock,
+            random=self.dice,
+            settings=LedgerClientSettings(metadata_retry_s=3.0),
+        )
+        return BookiePeers(client.surroundings, self.name)
+
+    async def judge_places(self, bookie: Bookie, count: int) -> None:
+        """I13: what the index names is where it says, undamaged."""
         judge = self._cluster.judge
+        places = [
+            (each, entry_id) for each, held in sorted(self.index.ledgers.items()) for entry_id in sorted(held)
+        ]
+        for ledger_id, entry_id in places[:: max(1, len(places) // count)]:
+            answer = await bookie.read_entry(ledger_id, entry_id)
+            if ledger_id not in judge.metadata or entry_id not in self.index.ledgers.get(ledger_id, ()):
+                continue
+            good = answer.status.is_unknown
+            if answer.status.is_positive:
+                try:
+                    decode_entry(answer.entry, expect_ledger=ledger_id, expect_entry=entry_id)
+                    good = True
+                except EntryCorrupt:
+                    good = False
+            judge.met["places judged"] += 1
+            judge.expect(
+                "I13",
+                good,
+                f"the index of {self.name} names entry {ledger_id}:{entry_id}, and the bookie answers"
+                f" {answer.status.name}",
+            )
+
+    async def _judge_memory(self, bookie: Bookie) -> None:
+        """I11, I12, I13: what it had answered before it died, it knows now."""
+        judge = self._cluster.judge
+        if self.name in judge.swapped:
+            return
         for bookie_id, ledger_id in list(judge.fenced):
             if bookie_id == self.name and ledger_id in judge.metadata and bookie.limbo.reason is None:
                 state = bookie._table.get(ledger_id)
@@ -135,6 +202,7 @@ class BookieNode:
                 )
         if self.name in judge.rotten:
             return
+        await self.judge_places(bookie, 6)
         for ledger_id, entries in sorted(judge.bookie_has.get(self.name, {}).items()):
             if ledger_id not in judge.metadata:
                 continue
@@ -192,6 +260,15 @@ class BookieNode:
         self._cluster.history.told(f"{self.name} is lost with its disk, for good")
         self.die()
         self.disk.gone = True
+
+    def swap_disk(self) -> None:
+        """Somebody puts an empty disk into the machine."""
+        self._cluster.history.told(f"{self.name} gets an empty disk")
+        self.crash(power=False)
+        self.disk.become({})
+        self.disk.directories.clear()
+        self.index.clear()
+        self._cluster.judge.disk_swapped(self.name)
 
     def _disk_failed(self, error: BaseException) -> None:
         self._cluster.history.told(f"{self.name} fails stop: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from magnetar.bookie.bookie import Bookie
 from magnetar.ledger.provider import MetadataBookieProvider
@@ -19,10 +19,12 @@ from magnetar.protocol.bookie import (
     LacRead,
 )
 from magnetar.protocol.buffers import Buffer
-from magnetar.simulation.bookie_node import BookieNode
 from magnetar.simulation.cluster import Cluster
 from magnetar.simulation.process_loop import Process
 from magnetar.simulation.store_session import SimulatedStore
+
+if TYPE_CHECKING:
+    from magnetar.simulation.bookie_node import BookieNode
 
 T = TypeVar("T")
 _SWEEP_S = 0.25
@@ -56,7 +58,7 @@ class SimulatedConnection:
         cluster, node = self._cluster, self._node
         writes_back, plain = bool(flags & AddFlags.RECOVERY), not flags
         if not writes_back:
-            cluster.judge.sent(ledger_id, entry_id)
+            cluster.judge.sent(self._client.name, ledger_id, entry_id)
         what = "write-back" if writes_back else "add"
 
         def arrive(bookie: Bookie, reply: Callable[[BookieStatus], None]) -> None:
@@ -87,6 +89,8 @@ class SimulatedConnection:
 
         what = "fencing read" if fence else "read"
         answer = await self._ask(f"{what} {ledger_id}:{entry_id}", serve, EntryRead)
+        if fence and answer.status.is_negative:
+            judge.denied(self._client.name, node.name, ledger_id, entry_id)
         weather, dice = self._cluster.weather, self._cluster.dice
         if answer.entry and weather.corrupt and dice.random() < weather.corrupt:
             flipped = bytearray(answer.entry)

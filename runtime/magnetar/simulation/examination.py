@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from magnetar.autorecovery import operations
 from magnetar.autorecovery.errors import AutorecoveryError
 from magnetar.bookie.bookie import Bookie
+from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.managed_ledger.config import UNLIMITED
@@ -21,9 +22,11 @@ from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.managed_ledger.records import cursor_path, decode_cursor, decode_log, log_path
+from magnetar.managed_ledger.sweeper import SweepSettings
 from magnetar.metadata.errors import MetadataError
 from magnetar.protocol.bookie import BookieStatus, EntryList
 from magnetar.simulation.client_process import SimulatedClient
+from magnetar.simulation.last_acts import delete_amid_reads, terminate_amid_appends
 
 if TYPE_CHECKING:
     from magnetar.simulation.storage_world import StorageWorld
@@ -55,7 +58,7 @@ class Examination:
         await self._judge_replicas(judge, log)
         await factory.close()
         await self._judge_repairs(judge)
-        await self._judge_leaks(judge)
+        await self._end_of_the_log(judge, client)
 
     async def _read_all(self, log: ManagedLedger) -> list[Entry]:
         reader = await log.open_cursor("judge", durable=False, start=EARLIEST)
@@ -130,6 +133,9 @@ class Examination:
                     payload in self._world.touched or position <= self._world.cumulative,
                     f"{payload[:12]!r} is skipped, and nobody has acknowledged it",
                 )
+        number = int(cursor.cursor_properties.get("number", "0"))
+        kept_number = self._world.kept_property
+        expect("I24", number >= kept_number, f"a property was set to {kept_number}, and is {number}")
         expect("I29", cursor.backlog == unacknowledged, f"backlog {cursor.backlog}, counted {unacknowledged}")
 
     async def _judge_replicas(self, judge: SimulatedClient, log: ManagedLedger) -> None:
@@ -180,6 +186,7 @@ class Examination:
                 continue
             ledger_ids = [each.ledger_id for each in log.ledgers]
             await process.run(self._judge_bytes(serving, node.name, ledger_ids))
+            await process.run(node.judge_places(serving, 20))
 
     async def _judge_bytes(self, bookie: Bookie, name: str, ledger_ids: Sequence[int]) -> None:
         """I17: each replica gives back the same bytes, however often they were moved about."""
@@ -231,28 +238,64 @@ class Examination:
                     f"no ledger is marked, and ledger {ledger_id} names {sorted(named & gone)}",
                 )
 
-    async def _judge_leaks(self, judge: SimulatedClient) -> None:
-        """I27: every ledger belongs to the log, a cursor, or those that are to be deleted."""
-        for _ in range(20):
+    async def _end_of_the_log(self, judge: SimulatedClient, client: LedgerClient) -> None:
+        """It may be terminated, and deleted; then nothing is left that belongs to nobody."""
+        world, dice = self._world, judge.dice
+        factory = ManagedLedgerFactory(
+            judge.store,
+            client,
+            clock=world.cluster.clock,
+            cache=EntryCache(4000),
+            random=dice,
+            sweeps=SweepSettings(interval_s=0, orphan_age_s=0, records_per_s=1e6, orphan_share_max=1.0),
+        )
+        terminates, deletes = dice.random() < 0.3, dice.random() < 0.4
+        if terminates or deletes:
+            log = await world.open(judge, factory)
+            if terminates:
+                await terminate_amid_appends(world.judge, log, 40, dice.randrange(40))
+            if deletes:
+                await delete_amid_reads(world.judge, factory, log, world.sent, dice.random() * 0.02)
+        await self._judge_leaks(judge, factory)
+        await factory.close()
+
+    async def _judge_leaks(self, judge: SimulatedClient, factory: ManagedLedgerFactory) -> None:
+        """I27: every ledger belongs to the log, a cursor, or those that are to be deleted, once it is swept."""
+        leaked: set[int] = set()
+        swept = 0
+        for _ in range(40):
             try:
-                leaked = await self._leaked(judge)
-            except MetadataError:
+                if swept:
+                    leaked = await self._leaked(judge)
+                    if not leaked:
+                        return
+                await factory.sweep()
+                swept += 1
+            except (MetadataError, ManagedLedgerError):
                 leaked = {-1}
-            if not leaked:
-                return
+            if swept > 6:
+                break
             await asyncio.sleep(0.5)
-        # An owner that is killed between creating a ledger and naming it leaves one that nobody knows.
-        self._world.judge.met["orphans of killed owners"] += len(leaked)
+        # What cannot be recovered cannot be fenced, so that the sweeper leaves it.
+        rotten = bool(self._world.judge.rotten)
+        self._world.judge.met["orphans left"] += len(leaked)
+        self._world.judge.expect(
+            "I27",
+            rotten or not swept,
+            f"ledgers {sorted(leaked)[:5]} are named by nobody, and stay after {swept} sweeps",
+        )
 
     async def _leaked(self, judge: SimulatedClient) -> set[int]:
         found = await judge.store.get(log_path(NAME))
-        assert found is not None
+        if found is None:
+            return set(self._world.judge.metadata)
         record = decode_log(NAME, found.value)
         known = {each.ledger_id for each in record.ledgers} | set(record.doomed)
-        cursor = await judge.store.get(cursor_path(NAME, CURSOR))
-        if cursor is not None and cursor.value:
-            cursor_record = decode_cursor(CURSOR, cursor.value)
-            known |= {cursor_record.ledger_id, *cursor_record.doomed}
+        for name in (CURSOR, "passing"):
+            cursor = await judge.store.get(cursor_path(NAME, name))
+            if cursor is not None and cursor.value:
+                cursor_record = decode_cursor(name, cursor.value)
+                known |= {cursor_record.ledger_id, *cursor_record.doomed}
         return set(self._world.judge.metadata) - known
 
 

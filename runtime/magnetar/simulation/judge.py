@@ -91,12 +91,18 @@ class Judge:
         self.fenced: dict[tuple[str, int], float] = {}
         """When a bookie has first answered a fence of a ledger."""
         self.first_sent: dict[tuple[int, int], float] = {}
+        self.writers: dict[int, set[str]] = {}
+        """Who has sent entries of a ledger as its writer."""
+        self.denials: dict[tuple[str, int, int], set[str]] = {}
+        """Which bookies have told a client that recovers a ledger that they never had an entry."""
         self.covered_at: dict[int, float] = {}
         """When a recovery began to read a ledger's tail: it had fenced enough."""
         self.recovering: dict[int, set[str]] = {}
         self.highest_acked: dict[int, int] = {}
         """The highest entry of each ledger that any caller was told of."""
         self.acked: dict[int, dict[int, bytes]] = {}
+        self.swapped: set[str] = set()
+        """Bookies that have got an empty disk, and have not been known to have lost what they held."""
         self.rotten: set[str] = set()
         """Bookies whose disk has flipped bits: they may not know what they held."""
 
@@ -107,9 +113,14 @@ class Judge:
 
     # What writers and recoveries send.
 
-    def sent(self, ledger_id: int, entry_id: int) -> None:
+    def sent(self, client: str, ledger_id: int, entry_id: int) -> None:
         """A writer, and no recovery, sends an entry."""
         self.first_sent.setdefault((ledger_id, entry_id), self._now())
+        self.writers.setdefault(ledger_id, set()).add(client)
+
+    def denied(self, client: str, bookie: str, ledger_id: int, entry_id: int) -> None:
+        """A client that recovers a ledger is told that a bookie never had an entry."""
+        self.denials.setdefault((client, ledger_id, entry_id), set()).add(bookie)
 
     def fencing_read(self, client: str, ledger_id: int) -> None:
         if ledger_id not in self.covered_at:
@@ -168,10 +179,26 @@ class Judge:
     def had(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
         return entry_id in self.bookie_has.get(bookie, {}).get(ledger_id, ())
 
-    def disk_lost(self, bookie: str) -> None:
-        self.bookie_has.pop(bookie, None)
+    def disk_swapped(self, bookie: str) -> None:
+        """What it had acknowledged it may not deny, and fences are asked for again where a writer may still write."""
+        self.swapped.add(bookie)
+        self.rotten.add(bookie)
         for key in [each for each in self.fenced if each[0] == bookie]:
-            del self.fenced[key]
+            metadata = self.metadata.get(key[1])
+            if metadata is None or metadata.closed or bookie not in metadata.segments[-1].ensemble:
+                del self.fenced[key]
+
+    def in_limbo(self, bookie: str) -> None:
+        """It knows that it has lost what it held."""
+        self.met["swapped disks in limbo"] += bookie in self.swapped
+        self.swapped.discard(bookie)
+
+    def serves(self, bookie: str) -> None:
+        self.expect(
+            "I20",
+            bookie not in self.swapped,
+            f"{bookie} serves from an empty disk as if it had never held anything",
+        )
 
     # Acknowledgements to callers.
 
@@ -226,7 +253,9 @@ class Judge:
         if metadata.closed:
             if closed is None:
                 self.met["ledgers closed"] += 1
-                self.met["recoveries"] += before is not None and before.state is LedgerState.IN_RECOVERY
+                if before is not None and before.state is LedgerState.IN_RECOVERY:
+                    self.met["recoveries"] += 1
+                    self._judge_end(before, metadata.last_entry, writer)
                 self.expect(
                     "I4",
                     metadata.last_entry >= self.highest_acked.get(ledger_id, -1),
@@ -234,6 +263,23 @@ class Judge:
                     f" {self.highest_acked.get(ledger_id, -1)} had been acknowledged",
                 )
             self.closed[ledger_id] = metadata
+
+    def _judge_end(self, before: LedgerMetadata, last_entry: int, closed_by: str) -> None:
+        """Who recovers a ledger ends it where enough bookies vouch that they never had the next entry."""
+        ledger_id = before.ledger_id
+        if closed_by in self.writers.get(ledger_id, ()) or closed_by not in self.recovering.get(
+            ledger_id, ()
+        ):
+            return  # Its writer knows the end by itself.
+        fragment = before.last_fragment
+        denied = self.denials.get((closed_by, ledger_id, last_entry + 1), set())
+        vouching = denied & set(fragment.write_set(last_entry + 1))
+        self.met["ends of recoveries judged"] += 1
+        self.expect(
+            "I10",
+            len(vouching) > before.write_quorum - before.ack_quorum,
+            f"{closed_by} has ended ledger {ledger_id} at {last_entry}, and only {sorted(vouching)} vouch for the end",
+        )
 
     def _judge_change(self, before: LedgerMetadata, after: LedgerMetadata, writer: str) -> None:
         """Of an open ledger only the last segment may change, or one be added behind what is confirmed."""

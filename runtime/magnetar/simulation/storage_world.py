@@ -105,6 +105,10 @@ class StorageWorld:
         self.touched: set[bytes] = set()
         self.cumulative = EARLIEST
         self.durable: set[bytes] = set()
+        self._seeks = 0
+        self._property = 0
+        self.kept_property = 0
+        """The highest number that a property of the cursor was known to be set to."""
         self._taken_over: list[float] = []
         self._highest: dict[str, Position] = {}
 
@@ -307,7 +311,15 @@ class StorageWorld:
             try:
                 if cursor is None:
                     cursor = await log.open_cursor(CURSOR, initial="earliest")
-                await self._consume_once(owner, cursor)
+                draw = dice.random()
+                if draw < 0.85:
+                    await self._consume_once(owner, cursor)
+                elif draw < 0.9:
+                    await self._seek(owner, log, cursor)
+                elif draw < 0.95:
+                    await self._keep_property(cursor)
+                else:
+                    await self._browse(owner, log)
             except ManagedLedgerError:
                 if log.fenced or log.state == "closed":
                     return
@@ -332,7 +344,9 @@ class StorageWorld:
         elif entries:
             some = [each for each in entries if dice.random() < 0.8]
             self.touched |= {payload_of(each) for each in some}
-            cursor.acknowledge([(each.position, None) for each in some])
+            # A batch's messages are acknowledged one by one: a bit that is left keeps the entry.
+            parts = [dice.choice((None, None, None, [1], [0b1010])) for _ in some]
+            cursor.acknowledge([(each.position, part) for each, part in zip(some, parts, strict=True)])
         self.judge.expect(
             "I24", cursor.mark_delete >= before, f"mark-delete went from {before} to {cursor.mark_delete}"
         )
@@ -342,8 +356,54 @@ class StorageWorld:
                 for payload in self.touched
                 if payload in self.stored and cursor.is_acknowledged(self.stored[payload])
             }
+            seeks = self._seeks
             await cursor.flush()
-            self.durable |= acknowledged
+            if seeks == self._seeks:
+                self.durable |= acknowledged
+
+    async def _seek(self, owner: SimulatedClient, log: ManagedLedger, cursor: Cursor) -> None:
+        """Read on from elsewhere: what lies behind is no more acknowledged, what lies before is."""
+        known = sorted(self.stored.values())
+        if not known or owner is not self.owners[-1]:
+            return
+        target = owner.dice.choice(known)
+        self._seeks += 1
+        before = log.position_before(target)
+        self.cumulative = max(self.cumulative, before)
+        self.touched |= {payload for payload, position in self.stored.items() if position < target}
+        self.durable = {payload for payload in self.durable if self.stored[payload] < target}
+        await cursor.reset(target)
+        self.judge.met["seeks"] += 1
+
+    async def _keep_property(self, cursor: Cursor) -> None:
+        self._property += 1
+        number = self._property
+        if number % 5 == 0:
+            await cursor.set_cursor_properties({"number": str(number), "kept": "yes"})
+        else:
+            await cursor.put_cursor_property("number", str(number))
+        self.kept_property = max(self.kept_property, number)
+
+    async def _browse(self, owner: SimulatedClient, log: ManagedLedger) -> None:
+        """Somebody reads along without being remembered, or with a cursor that does not live for long."""
+        dice = owner.dice
+        if dice.random() < 0.5:
+            reader = await log.open_cursor(f"browser-{owner.name}", durable=False, start=EARLIEST)
+            for entry in await reader.read(dice.randint(1, 30), MB):
+                self.judge.expect(
+                    "I22",
+                    payload_of(entry) in self.sent,
+                    f"{entry.position} was read, and nobody has appended it",
+                )
+            await reader.close()
+            return
+        other = await log.open_cursor("passing", initial=dice.choice(("earliest", "latest")))
+        entries = await other.read(10, MB)
+        other.acknowledge([(each.position, None) for each in entries])
+        if dice.random() < 0.5:
+            await other.close()
+        if dice.random() < 0.5:
+            await log.delete_cursor("passing")
 
     # Those who repair, and those who only recover.
 
@@ -375,6 +435,13 @@ class StorageWorld:
         client.process.run(repair())
         return client
 
+    def repairer_again(self, client: SimulatedClient) -> None:
+        """Start autorecovery again where it has died, unless somebody has done so."""
+        again = f"{client.name}-again"
+        repairs = client.name.startswith("autorecovery") and not client.process.alive
+        if repairs and all(each.name != again for each in self.clients):
+            self._repairer(again)
+
     async def recover_one(self) -> None:
         """Somebody else recovers the ledger that is written now: an operator, or autorecovery at a bad moment."""
         open_ledgers = [each for each, metadata in self.judge.metadata.items() if not metadata.closed]
@@ -405,9 +472,8 @@ class StorageWorld:
             if not client.name.startswith("autorecovery"):
                 client.kill()
         self.troubles.end()
-        for client in self.clients:
-            if not client.process.alive and client.name.startswith("autorecovery"):
-                self._repairer(f"{client.name}-again")
+        for client in list(self.clients):
+            self.repairer_again(client)
         here = [node for node in cluster.nodes.values() if not node.disk.gone]
         await self._until(lambda: all(node.up or node.process is None for node in here), 60)
         judge = self.new_client("judge")

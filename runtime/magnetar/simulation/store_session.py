@@ -26,6 +26,7 @@ class SimulatedStore:
         self._client = client
         self._store: MemoryStore = cluster.ensemble.connect(cluster.clock)
         self._watches: list[Watch] = []
+        self.whole_listings = False
 
     @property
     def session_id(self) -> str:
@@ -88,7 +89,12 @@ class SimulatedStore:
         names = await self._ask("list", path, lambda: self._store.children(path))
         cluster = self._cluster
         partial = cluster.weather.partial_listing
-        if partial and path.startswith(f"{LEDGERS_PATH}/data") and cluster.dice.random() < partial:
+        if (
+            partial
+            and not self.whole_listings
+            and path.startswith(f"{LEDGERS_PATH}/data")
+            and cluster.dice.random() < partial
+        ):
             cluster.judge.met["listings cut short"] += 1
             return names[: cluster.dice.randint(0, len(names))]
         return names

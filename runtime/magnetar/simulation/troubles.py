@@ -35,6 +35,52 @@ OWNER_CRASH_POINTS = (
     "cursor.before_record",
 )
 
+REPAIRER_CRASH_POINTS = (
+    "autorecovery.before_copy",
+    "autorecovery.chunk_copied",
+    "autorecovery.before_rename",
+    "autorecovery.renamed",
+    "autorecovery.before_clear",
+    "autorecovery.marked_one",
+)
+RARER_CRASH_POINTS = (
+    "bookie.journal.segment_written",
+    "bookie.journal.segment_synced",
+    "bookie.journal.segment_renamed",
+    "bookie.journal.segment_ready",
+    "bookie.journal.spare_written",
+    "bookie.journal.spare_synced",
+    "bookie.journal.before_release",
+    "bookie.journal.released",
+    "bookie.log.written",
+    "bookie.log.created",
+    "bookie.log.before_seal",
+    "bookie.log.sealed",
+    "bookie.log.before_map_sync",
+    "bookie.log.mapped",
+    "bookie.flush.indexed",
+    "bookie.index.doubt_ended",
+    "bookie.index.caught_up",
+    "bookie.ledgers.before_remove",
+    "bookie.ledgers.before_rewrite",
+    "bookie.ledgers.after_rewrite",
+    "bookie.ledgers.before_sync",
+    "bookie.ledgers.after_sync",
+    "bookie.ledgers_deleted.before_index",
+    "bookie.ledgers_deleted.index_synced",
+    "bookie.compaction.removed",
+    "bookie.compaction.removal_synced",
+    "bookie.rescue.copied",
+    "bookie.limbo.before_write",
+    "bookie.limbo.after_write",
+)
+"""Of bookies. Many stories do not come by them."""
+RARER_OWNER_CRASH_POINTS = (
+    "managed_ledger.before_doomed_delete",
+    "cursor.after_record",
+    "cursor.ledger_created",
+)
+
 
 class Troubles:
     def __init__(self, world: StorageWorld) -> None:
@@ -85,13 +131,23 @@ class Troubles:
     async def fault_crash_point(self) -> None:
         node = self._any_node()
         self._planned_crash[node.name] = (
-            self._world.dice.choice(BOOKIE_CRASH_POINTS),
+            self._world.dice.choice(
+                BOOKIE_CRASH_POINTS if self._world.dice.random() < 0.6 else RARER_CRASH_POINTS
+            ),
             self._world.dice.randint(1, 3),
         )
 
+    async def fault_repairer_crash_point(self) -> None:
+        repairers = [each for each in self._world.clients if each.name.startswith("autorecovery")]
+        alive = [each.name for each in repairers if each.process.alive]
+        if alive:
+            point = self._world.dice.choice(REPAIRER_CRASH_POINTS)
+            self._planned_crash[self._world.dice.choice(alive)] = (point, self._world.dice.randint(1, 2))
+
     async def fault_owner_crash_point(self) -> None:
         if self._world.owners:
-            point = self._world.dice.choice(OWNER_CRASH_POINTS)
+            points = OWNER_CRASH_POINTS if self._world.dice.random() < 0.7 else RARER_OWNER_CRASH_POINTS
+            point = self._world.dice.choice(points)
             owner = self._world.owners[-1].name
             if point.startswith("ledger."):  # Recoveries are what the next owner begins with.
                 owner = f"owner-{len(self._world.owners)}"
@@ -198,6 +254,12 @@ class Troubles:
             node.lose_for_good()
             self._world.judge.rotten.add(node.name)
 
+    async def fault_swap_disk(self) -> None:
+        node = self._unlucky_node()
+        if node is not None and not node.disk.gone and node.starts and self._world.dice.random() < 0.6:
+            node.swap_disk()
+            self._restart_later(node)
+
     async def fault_dark_after_fence(self) -> None:
         """A fence is answered, and the power goes: was it durable?"""
         self._world.cluster.dark_after_fence = self._any_node().name
@@ -260,9 +322,16 @@ class Troubles:
             node.crash(power=self._world.dice.random() < 0.6, worst=self._world.dice.random() < 0.5)
             self._restart_later(node)
         else:
-            for client in self._world.clients:
+            for client in list(self._world.clients):
                 if client.process is process:
                     client.kill()
+                    if client.name.startswith("autorecovery"):
+                        self._world.cluster.loop.call_later(
+                            self._world.dice.choice((0.2, 2.0)),
+                            self._world.repairer_again,
+                            client,
+                            context=self._world.cluster.outside,
+                        )
         raise ProcessDied(name)
 
 
@@ -272,6 +341,7 @@ _FAULTS = (
     Troubles.fault_crash_point,
     Troubles.fault_crash_point,
     Troubles.fault_owner_crash_point,
+    Troubles.fault_repairer_crash_point,
     Troubles.fault_site_loses_power,
     Troubles.fault_stop_bookie,
     Troubles.fault_stop_owner,
@@ -286,6 +356,7 @@ _FAULTS = (
     Troubles.fault_index_lost,
     Troubles.fault_rot,
     Troubles.fault_lose_bookie,
+    Troubles.fault_swap_disk,
     Troubles.fault_recover,
     Troubles.fault_recover,
     Troubles.fault_dark_after_fence,
