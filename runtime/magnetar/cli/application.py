@@ -22,6 +22,7 @@ GROUPS = {
     "namespaces": "Namespaces and their policies.",
     "topics": "Topics, subscriptions and their policies.",
     "schemas": "Schemas of topics.",
+    "transactions": "Transactions and their coordinators.",
     "brokers": "Brokers and their dynamic settings.",
     "functions": "Functions: code that runs for every message.",
     "sources": "Sources: connectors that bring data in.",

@@ -152,6 +152,13 @@ def test_a_command_is_one_request(platform: Platform, words: str, method: str, p
         ("topics list-partitioned-topics public/default", "/admin/v2/persistent/public/default/partitioned"),
         ("topics get-message-id t -d 1970-01-01T00:00:05Z", f"{TOPIC}/messageid/5000"),
         ("schemas get t", "/admin/v2/schemas/public/default/t/schema"),
+        ("transactions coordinator-stats -c 3", "/admin/v3/transactions/coordinatorStats?coordinatorId=3"),
+        ("transactions transaction-metadata -m 3 -l 4", "/admin/v3/transactions/transactionMetadata/3/4"),
+        ("transactions slow-transactions -t 1m", "/admin/v3/transactions/slowTransactions/60000"),
+        (
+            "transactions pending-ack-stats -t t -s a/b",
+            "/admin/v3/transactions/pendingAckStats/public/default/t/a%2Fb",
+        ),
         ("functions status --name f", "/admin/v3/functions/public/default/f/status"),
         ("functions stats --name f --instance-id 0", "/admin/v3/functions/public/default/f/0/stats"),
         ("sources available-sources", "/admin/v3/sources/builtinsources"),
