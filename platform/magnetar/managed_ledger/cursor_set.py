@@ -12,6 +12,7 @@ from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.cursor_state import CursorSnapshot, CursorState
 from magnetar.managed_ledger.cursor_store import CursorStorage, CursorStore
 from magnetar.managed_ledger.errors import (
+    CursorClosed,
     ManagedLedgerError,
     ManagedLedgerFenced,
     NoSuchCursor,
@@ -84,7 +85,10 @@ class CursorSet:
             if self.cursors.get(name) is cursor:
                 del self.cursors[name]
             raise
-        return self.cursors[name]
+        if self.cursors.get(name) is not cursor:
+            self._owner.check_open()  # The log was closed meanwhile, and the cursor with it.
+            raise CursorClosed(name)
+        return cursor
 
     async def _verify(self, store: CursorStore) -> None:
         """Make sure that the new cursor is not one of somebody else's log."""
@@ -145,14 +149,19 @@ class CursorSet:
         self._owner.cursor_closed()
 
     async def alone_with(self, name: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` on what is stored of the cursor `name`; whoever asks for it meanwhile waits for the end."""
+        """Do `work` on what is stored of the cursor `name`, after what is being done with it; whoever asks for it
+        meanwhile waits for the end."""
+        before = self._busy.get(name)  # A log is closed while one of its cursors is still being made.
         done = self._busy[name] = asyncio.get_running_loop().create_future()
 
         async def then_free() -> T:
+            if before is not None:
+                await asyncio.wait([before])
             try:
                 return await work
             finally:
-                del self._busy[name]
+                if self._busy.get(name) is done:
+                    del self._busy[name]
                 done.set_result(None)
 
         return await self._owner.tasks.shielded(then_free())
