@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -33,9 +33,10 @@ class RepairSchedule:
             del self._graces[ledger_id]
         return [each for each in marked if each not in self._turns or self._turns[each].not_before <= now]
 
-    def next_turn(self) -> float | None:
-        """When the first of those that wait may be tried."""
-        return min((turn.not_before for turn in self._turns.values()), default=None)
+    def next_turn(self, excluding: Collection[int] = ()) -> float | None:
+        """When the first of those that wait may be tried; `excluding` are being tried now."""
+        waiting = (turn.not_before for each, turn in self._turns.items() if each not in excluding)
+        return min(waiting, default=None)
 
     def succeeded(self, ledger_id: int) -> None:
         self._turns.pop(ledger_id, None)

@@ -18,6 +18,9 @@ class AutorecoverySettings:
     ledger closed: an idle one that loses bookies in silence could become unrecoverable."""
     copy_bytes_per_s: float = 64 * MIB
     """The most one worker copies in a second, so that clients keep disks and network to themselves. 0: no limit."""
+    repairs_at_once: int = 4
+    """Ledgers that one worker repairs side by side, within `copy_bytes_per_s` together. More: small ledgers, of which most
+    of the time goes into looking, are done sooner; and more copies in memory."""
     copy_batch_entries: int = 1000
     """Entries read and written at once while copying. More: quicker, and more in memory."""
     copy_batch_bytes: int = 4 * MIB

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 from magnetar.autorecovery.checker import NO_DOUBTS
 from magnetar.autorecovery.copier import CopyCounts
@@ -30,7 +32,7 @@ class _Stopped(Exception):
 
 
 class ReplicationWorker:
-    """One ledger at a time; as many workers as there are processes."""
+    """A few ledgers at a time; as many workers as there are processes."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class ReplicationWorker:
         self._stop = asyncio.Event()
         self._registered_as = ""
         self._task: asyncio.Task[None] | None = None
+        self._trying: dict[asyncio.Task[None], int] = {}
+        """Repairs under way, and of which ledgers."""
         self._watches: list[Watch] = []
         self.repaired = 0
         self.failed = 0
@@ -127,41 +131,51 @@ class ReplicationWorker:
     async def _work(self) -> None:
         while not self._stop.is_set():
             self._wake.clear()
-            try:
-                worked = await self._work_once()
-            except _Stopped:
-                return
-            except (LedgerError, MetadataError, AutorecoveryError) as error:
-                log.warning("worker.interrupted", worker=self._name, reason=str(error))
-                worked = False
-            except Exception:
-                log.exception("worker.failed", worker=self._name)
-                worked = False
-            if not worked:
-                await _wait(self._wake, self._idle_s())
+            await self._guarded(self._begin())
+            await _wait(self._wake, self._idle_s())
+        if self._trying:
+            await asyncio.wait(self._trying)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except _Stopped:
+            return
+        except (LedgerError, MetadataError, AutorecoveryError) as error:
+            log.warning("worker.interrupted", worker=self._name, reason=str(error))
+        except Exception:
+            log.exception("worker.failed", worker=self._name)
 
     def _idle_s(self) -> float:
-        turn = self._schedule.next_turn()
-        if turn is None:
+        turn = self._schedule.next_turn(excluding=self._trying.values())
+        if turn is None or len(self._trying) >= self._settings.repairs_at_once:
             return self._settings.workers_idle_s
         return min(self._settings.workers_idle_s, max(0.05, turn - self._clock.monotonic()))
 
-    async def _work_once(self) -> bool:
-        """Try one ledger. False if there is none to try now."""
+    async def _begin(self) -> None:
+        """Begin to repair as many ledgers as are to be tried now, and there is room for."""
         await self._register()
         if await self._marks.paused():
-            return False
+            return
         marked = await self._marks.ids()
         self.waiting = len(marked)
         self._with_lost.intersection_update(marked)
         for ledger_id in [each for each in self._held if each not in marked]:
             await self._held.pop(ledger_id).release()
         await self._look_at_bookies()
-        ready = self._schedule.ready(marked, self._clock.monotonic())
-        if not ready:
-            return False
-        await self._try(self._dice.choice(ready))
-        return True
+        trying = set(self._trying.values())
+        ready = [each for each in self._schedule.ready(marked, self._clock.monotonic()) if each not in trying]
+        room = max(0, self._settings.repairs_at_once - len(trying))
+        for ledger_id in self._dice.sample(ready, min(room, len(ready))):
+            task = asyncio.get_running_loop().create_task(
+                self._guarded(self._try(ledger_id)), name=f"repair of ledger {ledger_id}"
+            )
+            self._trying[task] = ledger_id
+            task.add_done_callback(self._tried)
+
+    def _tried(self, task: asyncio.Task[None]) -> None:
+        del self._trying[task]
+        self._wake.set()  # There is room for another.
 
     async def _look_at_bookies(self) -> None:
         """A bookie has come, or is writable again: what could not be done may be possible now. That one tells how much
@@ -194,9 +208,13 @@ class ReplicationWorker:
     async def _try(self, ledger_id: int) -> None:
         lock = self._held.pop(ledger_id, None)
         if lock is None or not lock.held:
-            lock = await self._marks.lock(ledger_id, self._name)
+            lock = None
+            try:
+                lock = await self._marks.lock(ledger_id, self._name)
+            finally:
+                if lock is None:  # Another worker has it, or nobody knows.
+                    self._schedule.taken(ledger_id, self._clock.monotonic())
         if lock is None:
-            self._schedule.taken(ledger_id, self._clock.monotonic())
             return
         keep = False
         try:

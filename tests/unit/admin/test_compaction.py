@@ -105,6 +105,7 @@ async def test_a_durable_subscription_begins_in_what_the_log_has_let_go(platform
         await say(platform, "t", {f"k{each}": b"%d" % number for each in range(5)}, batching=False)
     await compact(platform, "t")
     await platform.http.delete(f"{BASE}/t/subscription/s")
+    await say(platform, "t", {"k0": b"lost"}, batching=False)
     await platform.http.delete(f"{BASE}/t/truncate")
     assert (await platform.http.get(f"{BASE}/t/stats")).json()["storageSize"] == 0
 

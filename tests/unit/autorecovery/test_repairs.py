@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from magnetar.autorecovery.autorecovery import Autorecovery
 from magnetar.autorecovery.records import RepairReports
+from magnetar.autorecovery.repair import Repair, Repairer
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerFenced, ReadFailed
+from magnetar.ledger.underreplicated import LedgerLock
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.protocol.bookie import AVAILABLE_PATH, BookieAddress, BookieStatus
 from tests.unit.autorecovery.cluster import SETTINGS, Cluster, until, write
@@ -611,3 +616,57 @@ def test_a_bookie_that_tells_its_free_space_has_nothing_tried_again() -> None:
         await daemon.stop()
 
     Cluster(3).run(story)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_ledgers_are_repaired_side_by_side_as_many_as_are_allowed(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them takes minutes: with room for others, those are done long before."""
+    under_way: set[int] = set()
+    most = 0
+    slow: list[int] = []
+    repair = Repairer.repair
+
+    async def watched(self: Repairer, ledger_id: int, lock: LedgerLock, **rest: Any) -> Repair:
+        nonlocal most
+        assert ledger_id not in under_way
+        under_way.add(ledger_id)
+        most = max(most, len(under_way))
+        try:
+            await asyncio.sleep(300 if ledger_id in slow else 0.1)
+            return await repair(self, ledger_id, lock, **rest)
+        finally:
+            under_way.discard(ledger_id)
+
+    monkeypatch.setattr(Repairer, "repair", watched)
+
+    async def story(cluster: Cluster) -> None:
+        client, _ = cluster.client()
+        ledgers = []
+        for _ in range(6):
+            writer = await client.create(3, 2, 2)
+            await write(writer, 5)
+            await writer.close()
+            ledgers.append(writer.ledger_id)
+            await cluster.marks.mark(writer.ledger_id, ["a"], tell=False)
+        slow.append(ledgers[0])
+        daemon, _ = cluster.autorecovery(settings=replace(SETTINGS, repairs_at_once=at_once))
+        daemon.start()
+        if at_once > 1:
+            await asyncio.sleep(20)
+            assert await cluster.marks.ids() == slow
+            assert most == at_once
+        await until(lambda: no_marks(cluster), 600)
+        assert most == at_once
+        assert daemon.worker.repaired == 6
+        await cluster.marks.mark(slow[0], ["a"])
+        await until(lambda: _is(under_way, slow))
+        await daemon.stop()
+        assert not under_way, "a stop waits for what is under way"
+
+    Cluster(4).run(story)
+
+
+async def _is(found: set[int], wanted: list[int]) -> bool:
+    return found == set(wanted)

@@ -11,6 +11,7 @@ import pytest
 from magnetar.broker.broker import Broker
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.transactions.coordinator_topic import CoordinatorTopic
+from magnetar.broker.transactions.record_log import RecordLog
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.managed_ledger import Position
 from magnetar.naming import TopicName
@@ -366,15 +367,12 @@ async def test_a_deleted_topic_holds_up_no_commit(broker: Broker, connect: Conne
     assert not (await end(client, txn)).HasField("error")
 
 
-async def test_nobody_is_told_of_what_is_not_stored_yet(
-    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that asks again, because its first answer does not come, is not told sooner for that."""
-    client = await connect()
-    txn = TxnId(*await begin(client))
-    coordinator = topic_of(broker, f"{COORDINATOR}-partition-0")
-    assert isinstance(coordinator, CoordinatorTopic)
-    store, held = coordinator.records.store, asyncio.Event()
+Calls = tuple[Callable[[], Coroutine[Any, Any, None]], ...]
+
+
+async def check_both_wait(records: RecordLog, monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:
+    """Each call, made twice, must end only when its record is stored."""
+    store, held = records.store, asyncio.Event()
 
     def store_later(record: Mapping[str, Any]) -> asyncio.Future[Position]:
         async def stored() -> Position:
@@ -383,16 +381,72 @@ async def test_nobody_is_told_of_what_is_not_stored_yet(
 
         return asyncio.ensure_future(stored())
 
-    monkeypatch.setattr(coordinator.records, "store", store_later)
-    changes: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+    monkeypatch.setattr(records, "store", store_later)
+    for call in calls:
+        held.clear()
+        twice = [asyncio.create_task(call()) for _ in range(2)]
+        done, _ = await asyncio.wait(twice, timeout=0.05)
+        assert not done
+        held.set()
+        await asyncio.gather(*twice)
+
+
+async def test_nobody_is_told_of_what_is_not_stored_yet(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks again, because its first answer does not come, is not told sooner for that."""
+    client = await connect()
+    txn = TxnId(*await begin(client))
+    coordinator = topic_of(broker, f"{COORDINATOR}-partition-0")
+    assert isinstance(coordinator, CoordinatorTopic)
+    calls: Calls = (
         lambda: coordinator.add_partitions(txn, [TOPIC], None),
         lambda: coordinator.add_subscriptions(txn, [(TOPIC, "sub")], None),
         lambda: coordinator.end(txn, commit=False),
     )
-    for change in changes:
-        held.clear()
-        calls = [asyncio.create_task(change()) for _ in range(2)]
-        done, _ = await asyncio.wait(calls, timeout=0.05)
-        assert not done
-        held.set()
-        await asyncio.gather(*calls)
+    await check_both_wait(coordinator.records, monkeypatch, calls)
+
+
+async def test_a_subscription_that_is_told_an_end_twice_answers_when_it_is_stored(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that has taken over tells it again, and forgets the transaction after the answer."""
+    client = await connect()
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC, kind=CommandSubscribe.Shared, permits=100)
+    client.send(b"one", 0)
+    ((place, _),) = await client.messages(1)
+    txn = await begin(client)
+    await add_subscription(client, txn)
+    assert not (await ack_in(client, txn, place.message_id)).HasField("error")
+    pending = topic_of(broker).subscriptions["sub"].pending_acks
+    assert pending is not None
+    calls: Calls = (lambda: pending.end(TxnId(*txn), commit=True, watermark=0),)
+    await check_both_wait(pending.records, monkeypatch, calls)
+
+
+async def test_no_acknowledgement_is_told_of_before_it_is_stored(broker: Broker, connect: Connect) -> None:
+    """Neither by an acknowledgement that comes again, nor by an end that does."""
+    client = await connect()
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC, kind=CommandSubscribe.Shared, permits=10)
+    client.send(b"one", 0)
+    ((message, _),) = await client.messages(1)
+    txn = await begin(client)
+    await add_subscription(client, txn)
+    store = await topic_of(broker).subscriptions["sub"].with_pending_acks()
+    log: Any = store.records.ledger
+    log.hold_appends = True
+    for number in range(2):
+        ids = [MessageIdData(ledgerId=message.message_id.ledgerId, entryId=message.message_id.entryId)]
+        client.say("ack", consumer_id=1, ack_type=0, message_id=ids, request_id=100 + number, **named(txn))
+    await client.hears_nothing("ackResponse")
+    log.release_appends()
+    for _ in range(2):
+        assert not (await client.expect("ackResponse")).HasField("error")
+    log.hold_appends = True
+    ends = [asyncio.create_task(store.end(TxnId(*txn), commit=True, watermark=0)) for _ in range(2)]
+    done, _ = await asyncio.wait(ends, timeout=0.05)
+    assert not done
+    log.release_appends()
+    await asyncio.gather(*ends)

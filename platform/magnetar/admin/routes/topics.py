@@ -165,6 +165,7 @@ async def truncate(call: Call) -> None:
     async for topic in stored_parts(call):
         for subscription in list(topic.subscriptions.values()):
             await subscription.skip_all()
+        await topic.compaction.let_go()
         await topic.ledger.roll()
         await topic.ledger.trim()
 

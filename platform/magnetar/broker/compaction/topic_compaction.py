@@ -136,6 +136,12 @@ class TopicCompaction:
             self._cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, initial="earliest")
         return self._cursor
 
+    async def let_go(self) -> None:
+        """Nothing that is in the log now need be kept to be compacted. What was compacted stays."""
+        if self._cursor is not None:
+            self._cursor.acknowledge_cumulative(self._ledger.last_confirmed)
+            await self._cursor.flush()
+
     async def close(self) -> None:
         """Let a run go; what it has written is of no use."""
         running = self._running
