@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.compaction.state import COMPACTION_CURSOR
 from magnetar.broker.errors import BacklogExceeded, BacklogHeld
 from magnetar.broker.upkeep.backlog_quota import breaches, entries_to_evict
 from magnetar.broker.upkeep.chores import Chore, Rota
@@ -277,6 +278,7 @@ async def test_a_use_between_two_looks_counts(connect: Connect, timed: Timed) ->
     "policies",
     [
         {"inactive_topic_policies": InactiveTopicPolicies(delete_while_inactive=False)},
+        {"compaction_threshold": 1000},
         {
             "retention_policies": RetentionPolicies.read(
                 {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
@@ -286,6 +288,13 @@ async def test_a_use_between_two_looks_counts(connect: Connect, timed: Timed) ->
 )
 async def test_policies_keep_a_topic_that_nobody_uses(timed: Timed, policies: dict[str, Any]) -> None:
     await say(timed, **policies)
+    assert not await idle_until_deleted(timed, 1e6)
+
+
+async def test_a_topic_that_was_compacted_stays(timed: Timed) -> None:
+    """Readers of tables leave no subscription behind."""
+    topic = await timed.topic(TOPIC)
+    await topic.ledger.open_cursor(COMPACTION_CURSOR)
     assert not await idle_until_deleted(timed, 1e6)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from magnetar.broker.compaction.state import COMPACTION_CURSOR
 from magnetar.policies.storage import InactiveTopicDeleteMode
 
 if TYPE_CHECKING:
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 def is_active(topic: PersistentTopic) -> bool:
     """Whether somebody uses the topic, or may come back for what it holds."""
-    if topic.has_clients:
+    if topic.has_clients or topic.policies.compaction_threshold_bytes > 0:
         return True
+    if COMPACTION_CURSOR in topic.ledger.cursors:
+        return True  # A table: its readers come and go, and leave no subscription.
     subscriptions = [each for each in topic.subscriptions.values() if each.durable]
     if topic.policies.inactive_topic_delete_mode is InactiveTopicDeleteMode.delete_when_no_subscriptions:
         return bool(subscriptions)
