@@ -1,4 +1,4 @@
-"""Messages as Arrow columns, and rows of a DataFrame as messages.
+"""Rows of a DataFrame as messages, and the columns that messages have there.
 
 The columns are those of the Spark connectors for Pulsar: `value`, then what describes the message behind two
 underscores. Times are microseconds in UTC.
@@ -13,12 +13,11 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from magnetar.client.columns import arrow_schema
 from magnetar.spark.errors import OptionMissing
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from magnetar.client import MessageBatch
 
 SCHEMA = (
     "value BINARY, __key BINARY, __topic STRING, __messageId BINARY, __publishTime TIMESTAMP, "
@@ -30,55 +29,6 @@ ROWS_PER_BATCH = 8192
 """Measured: with 1 KiB values Spark takes in batches of this size almost twice as fast as ones of 1,024 or 65,536."""
 
 
-class RowBuilder:
-    """Gathers messages of one topic into Arrow record batches."""
-
-    def __init__(self, topic: str) -> None:
-        import pyarrow as pa
-
-        self._arrow = pa
-        self._topic = topic
-        self._schema = arrow_schema()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._values: list[bytes | None] = []
-        self._keys: list[bytes | None] = []
-        self._ids: list[bytes] = []
-        self._published: list[int] = []
-        self._event_times: list[int | None] = []
-        self._properties: list[list[tuple[str, str]]] = []
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def add(self, batch: MessageBatch) -> None:
-        """Take in all messages of one entry."""
-        for message in batch.messages:
-            self._values.append(message.data)
-            key = message.key
-            self._keys.append(None if key is None else key.encode())
-            self._ids.append(message.message_id.to_bytes())
-            self._published.append(message.publish_time * 1000)
-            self._event_times.append(message.event_time * 1000 if message.event_time else None)
-            self._properties.append(list(message.properties.items()))
-
-    def take(self) -> pa.RecordBatch:
-        """What was gathered, as one record batch; gathering begins again."""
-        pa = self._arrow
-        columns = [
-            pa.array(self._values, pa.binary()),
-            pa.array(self._keys, pa.binary()),
-            pa.array([self._topic] * len(self._values), pa.string()),
-            pa.array(self._ids, pa.binary()),
-            pa.array(self._published, pa.timestamp("us", tz="UTC")),
-            pa.array(self._event_times, pa.timestamp("us", tz="UTC")),
-            pa.array(self._properties, pa.map_(pa.string(), pa.string())),
-        ]
-        self._clear()
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
 def end_row() -> pa.RecordBatch:
     """The row that reports the end: all columns null but `__topic`, which is empty."""
     import pyarrow as pa
@@ -86,23 +36,6 @@ def end_row() -> pa.RecordBatch:
     schema = arrow_schema()
     columns = [pa.array([""] if field.name == "__topic" else [None], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def arrow_schema() -> pa.Schema:
-    """SCHEMA in Arrow's words."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("value", pa.binary()),
-            ("__key", pa.binary()),
-            ("__topic", pa.string()),
-            ("__messageId", pa.binary()),
-            ("__publishTime", pa.timestamp("us", tz="UTC")),
-            ("__eventTime", pa.timestamp("us", tz="UTC")),
-            ("__messageProperties", pa.map_(pa.string(), pa.string())),
-        ]
-    )
 
 
 @dataclass(frozen=True, slots=True, order=True)

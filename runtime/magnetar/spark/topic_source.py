@@ -24,7 +24,7 @@ from magnetar.spark.offsets import (
     ranges,
 )
 from magnetar.spark.options import SourceOptions
-from magnetar.spark.rows import ROWS_PER_BATCH, RowBuilder, end_row
+from magnetar.spark.rows import ROWS_PER_BATCH, end_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,13 +188,14 @@ def read_range(options: SourceOptions, work: TopicRange | None) -> Iterator[pa.R
 def _read_entries(
     client: BlockingClient, options: SourceOptions, work: TopicRange
 ) -> Iterator[pa.RecordBatch]:
+    from magnetar.client.columns import MessageColumns
     from magnetar.protocol.ids import MessageId
 
     start = MessageId(work.after.ledger_id, work.after.entry_id)
     reader = client.create_reader(
         work.topic, start, start_inclusive=False, receiver_queue_size=4 * ROWS_PER_BATCH
     )
-    rows = RowBuilder(work.topic)
+    rows = MessageColumns()
     position = work.after
     index: int | None = None
     while position < work.through:
