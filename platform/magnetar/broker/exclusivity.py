@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from magnetar.broker.errors import ProducerBusy, ProducerFenced
 
 ProducerT = TypeVar("ProducerT")
+
+_EPOCHS_END: Final = 1 << 62
+"""Nobody counts so far, and whoever claims to would leave no number for the next owner."""
 
 
 class AccessMode(IntEnum):
@@ -145,6 +148,8 @@ class Exclusivity(Generic[ProducerT]):
         return self.epoch
 
     def _check_epoch(self, request: Request[ProducerT]) -> None:
+        if request.epoch is not None and request.epoch >= _EPOCHS_END:
+            raise ProducerFenced(f"topic epoch {request.epoch} was never given to anybody")
         if request.epoch is not None and self.epoch is not None and request.epoch < self.epoch:
             raise ProducerFenced(
                 f"the topic went to a later producer (epoch {self.epoch}, yours is {request.epoch})"

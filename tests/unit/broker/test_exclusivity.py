@@ -86,3 +86,11 @@ def test_a_fenced_waiter_is_refused_when_its_turn_comes() -> None:
     topic.leave("a")
     assert topic.promote() == "old"
     assert topic.promote() == ("new", 6)
+
+
+def test_nobody_claims_an_epoch_that_leaves_none_to_the_next() -> None:
+    topic: Exclusivity[str] = Exclusivity()
+    for mode in (EXCLUSIVE, FENCING, WAIT):
+        with pytest.raises(ProducerFenced):
+            topic.admit(ask(mode, "a", epoch=(1 << 64) - 1))
+    assert topic.admit(ask(EXCLUSIVE, "b")).new_epoch == 0
