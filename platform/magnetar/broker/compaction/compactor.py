@@ -11,14 +11,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.compaction.messages import Contents, cut, read_contents
-from magnetar.broker.compaction.state import CompactedRecord, encode_entry
+from magnetar.broker.compaction.messages import cut, places_in, read_contents
+from magnetar.broker.compaction.state import CompactedEntry, CompactedRecord, encode_entry
 from magnetar.broker.compaction.survivors import Survivors
 from magnetar.environment.crash import crash_point
 from magnetar.ledger.errors import LedgerError, TooManyPending
 from magnetar.managed_ledger import Entry, Position
 from magnetar.protocol import ack_sets
 from magnetar.protocol.errors import ProtocolError
+from magnetar.protocol.message import SplitMessage, split_message
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -84,15 +85,17 @@ class Compactor:
         while not survivors.complete:
             survivors.begin()
             self._seen = 0
-            async for _, contents, ordinal in self._read():
+            async for each, split, ordinal in self._read():
+                contents = read_contents(split, each.stays)
                 if contents.opaque:
-                    survivors.see_uncuttable(ordinal)
-                for number, message in enumerate(contents.messages):
-                    if message is not None:
-                        survivors.see(
-                            ordinal + number, message.key, empty=message.empty, chunk=contents.chunk
-                        )
-                        self._seen += 1
+                    survivors.see_opaque(ordinal, contents.places)
+                    self._seen += contents.places
+                elif contents.chunk is not None and contents.messages[0] is not None:
+                    survivors.see_chunk(ordinal, contents.messages[0][0], contents.chunk)
+                    self._seen += 1
+                else:
+                    survivors.see(ordinal, contents.messages)
+                    self._seen += contents.places - contents.messages.count(None)
             survivors.end()
             crash_point("compaction.keys_known")
 
@@ -104,14 +107,14 @@ class Compactor:
         """
         output = _Output(writer)
         survivors = self._survivors
-        async for entry, contents, ordinal in self._read():
-            if contents.opaque:
-                await output.append(entry, entry.data)
-                continue
-            stays = [survivors.stays(ordinal + number) for number in range(contents.places)]
-            data = cut(entry.data, contents, stays)
-            if data is not None:
-                await output.append(entry, data, [] if all(stays) else _ack_set(stays))
+        async for each, split, ordinal in self._read():
+            stays = survivors.these_stay(ordinal, places_in(split.metadata))
+            if all(stays):
+                await output.append(each.entry, each.entry.data)
+            elif any(stays):
+                left = _ack_set(stays)
+                data = each.entry.data if left == list(each.stays) else cut(split, stays)
+                await output.append(each.entry, data, left)
         await output.finish()
         crash_point("compaction.written")
         record = CompactedRecord(
@@ -124,23 +127,24 @@ class Compactor:
         )
         return Outcome(record, self._seen, survivors.passes)
 
-    async def _read(self) -> AsyncIterator[tuple[Entry, Contents, int]]:
+    async def _read(self) -> AsyncIterator[tuple[CompactedEntry, SplitMessage, int]]:
         """Each entry with the ordinal of its first message: the same ones every time."""
         ordinal = 0
-        async for entry in self._entries():
+        async for each in self._entries():
             now = self._clock.monotonic()
             if now >= self._slice_ends:
                 await asyncio.sleep(0)
                 self._slice_ends = self._clock.monotonic() + _SLICE_S
             try:
-                contents = read_contents(entry.data)
+                split = split_message(each.entry.data, verify=False)
             except ProtocolError:
                 continue  # No consumer is ever sent it.
-            if not contents.is_marker and not self._scope.hides(contents.metadata):
-                yield entry, contents, ordinal
-            ordinal += contents.places
+            metadata = split.metadata
+            if not metadata.HasField("marker_type") and not self._scope.hides(metadata):
+                yield each, split, ordinal
+            ordinal += places_in(metadata)
 
-    async def _entries(self) -> AsyncIterator[Entry]:
+    async def _entries(self) -> AsyncIterator[CompactedEntry]:
         scope = self._scope
         start = Position(-1, -1)
         if scope.previous is not None:
@@ -149,14 +153,14 @@ class Compactor:
             while number < scope.previous.entries:
                 run = await scope.previous.read(number, _READ_ENTRIES, _READ_BYTES)
                 for each in run:
-                    yield each.entry
+                    yield each
                 number += len(run)
         async with scope.cursor_from(start) as cursor:
             while entries := await cursor.read(_READ_ENTRIES, _READ_BYTES):
                 for entry in entries:
                     if entry.position > scope.end:
                         return
-                    yield entry
+                    yield CompactedEntry(entry)
 
 
 def _ack_set(stays: Sequence[bool]) -> list[int]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.compaction.survivors import Chunk
+from magnetar.protocol import ack_sets
 from magnetar.protocol.batch import (
     BatchBuilder,
     index_batch,
@@ -20,60 +21,60 @@ from magnetar.protocol.batch import (
 from magnetar.protocol.buffers import Buffer
 from magnetar.protocol.compression import compress
 from magnetar.protocol.errors import ProtocolError
-from magnetar.protocol.message import SplitMessage, build_message, split_message
+from magnetar.protocol.message import SplitMessage, build_message
 from magnetar.protocol.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
 from magnetar.protocol.texts import text
 
+_BATCH_MAX: Final = 1 << 20
+"""What says that it is a batch of more, or of less than one, counts as a single message."""
+_KEY_TAG: Final = 0x12
 _GONE: Final = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 
 
-class Keyed:
-    """A message: its key, and whether it is empty, which deletes the key."""
-
-    __slots__ = ("empty", "key")
-
-    def __init__(self, key: str | None, empty: bool) -> None:
-        self.key = key
-        self.empty = empty
+Keyed = tuple[bytes | None, bool]
+"""A message: its key, and whether it is empty, which deletes the key."""
 
 
 class Contents:
     """The messages of an entry, in order."""
 
-    __slots__ = ("chunk", "is_marker", "messages", "metadata", "opaque", "places")
+    __slots__ = ("chunk", "messages", "opaque", "places")
 
-    def __init__(self, metadata: MessageMetadata) -> None:
-        self.metadata = metadata
+    def __init__(self) -> None:
         self.messages: list[Keyed | None] = []
         """None: one that an earlier compaction has taken out."""
         self.places = 1
         """How many ordinals it takes: the messages, and those taken out."""
         self.opaque = False
         """Whether it cannot be looked into: corrupt, though its checksum is right. It stays as it is."""
-        self.is_marker = metadata.HasField("marker_type")
         self.chunk: Chunk | None = None
 
 
-def read_contents(data: Buffer) -> Contents:
-    """Look into an entry, from its 0x0e01 on.
+def places_in(metadata: MessageMetadata) -> int:
+    """How many messages an entry was written with. An encrypted batch counts as one, by the key that stands outside."""
+    return metadata.num_messages_in_batch if _is_open_batch(metadata) else 1
 
-    Raises:
-        ProtocolError: its metadata cannot be read.
-    """
-    split = split_message(data, verify=False)
+
+def read_contents(split: SplitMessage, stays: Sequence[int] = ()) -> Contents:
+    """Look into an entry; `stays` is the ack set of the messages left of one that was cut before."""
     metadata = split.metadata
-    contents = Contents(metadata)
+    contents = Contents()
     if _is_open_batch(metadata):
+        contents.places = metadata.num_messages_in_batch
         try:
             contents.messages = _members(split)
         except ProtocolError:
             contents.opaque = True
             return contents
-        contents.places = len(contents.messages)
+        if stays:
+            left = ack_sets.to_bits(stays)
+            for index in range(contents.places):
+                if not left >> index & 1:
+                    contents.messages[index] = None
         return contents
-    key = text(metadata.partition_key) if metadata.HasField("partition_key") else None
+    key = metadata.partition_key.encode() if metadata.HasField("partition_key") else None
     size = metadata.uncompressed_size if metadata.compression != CompressionType.NONE else len(split.payload)
-    contents.messages = [Keyed(key, size == 0 or metadata.null_value)]
+    contents.messages = [(key, size == 0 or metadata.null_value)]
     if metadata.num_chunks_from_msg > 1:
         contents.chunk = Chunk(
             (text(metadata.producer_name), text(metadata.uuid)),
@@ -84,30 +85,33 @@ def read_contents(data: Buffer) -> Contents:
 
 
 def _is_open_batch(metadata: MessageMetadata) -> bool:
-    """An encrypted batch counts as one message, by the key that stands outside."""
-    return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
+    if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
+        return False
+    return 0 < metadata.num_messages_in_batch <= _BATCH_MAX
 
 
 def _members(split: SplitMessage) -> list[Keyed | None]:
     payload = open_batch(split.metadata, split.payload)
     members: list[Keyed | None] = []
+    add = members.append
     for start, payload_start, end in index_batch(payload, split.metadata.num_messages_in_batch):
-        single = read_single_metadata(payload[start:payload_start])
-        if single.compacted_out:
-            members.append(None)
+        size = payload[start + 1] if payload_start - start > 1 and payload[start] == _KEY_TAG else 0x80
+        if size < 0x80 and start + 2 + size <= payload_start:
+            # The key stands first, and is short: as a rule. Parsing all of it takes five times as long.
+            add((payload[start + 2 : start + 2 + size], payload_start == end))
             continue
-        key = text(single.partition_key) if single.HasField("partition_key") else None
-        members.append(Keyed(key, payload_start == end))
+        single = read_single_metadata(payload[start:payload_start])
+        key = single.partition_key.encode() if single.HasField("partition_key") else None
+        add((key, payload_start == end))
     return members
 
 
-def cut(data: Buffer, contents: Contents, stays: Sequence[bool]) -> Buffer | None:
-    """The entry with only those messages that stay; None where none does."""
-    if not any(stays):
-        return None
-    if all(kept or message is None for kept, message in zip(stays, contents.messages, strict=True)):
-        return data
-    split = split_message(data, verify=False)
+def cut(split: SplitMessage, stays: Sequence[bool]) -> Buffer:
+    """A batch of which some messages stay, without the others.
+
+    Raises:
+        ProtocolError: it is none, or cannot be opened.
+    """
     metadata = split.metadata
     payload = open_batch(metadata, split.payload)
     members = index_batch(payload, metadata.num_messages_in_batch)

@@ -8,12 +8,15 @@ another pass follows. That takes longer, and no more memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 _HASHES: Final = 1 << 32
-_KEY_CHARACTERS_KEPT: Final = 32
-"""A longer key is remembered by a digest of 16 bytes."""
+_KEY_BYTES_KEPT: Final = 32
+"""A longer key is remembered by a digest, which is made longer than any key that is not."""
+_MASK: Final = _HASHES - 1
+_LONG: Final = bytes(_KEY_BYTES_KEPT)
 _CHUNKED_MAX: Final = 10_000
 """So many messages may be open at a time of which not all chunks have come."""
 
@@ -33,7 +36,7 @@ class Survivors:
     def __init__(self, keys_max: int, *, keep_keyless: bool = False) -> None:
         self._keys_max = max(1, keys_max)
         self._keep_keyless = keep_keyless
-        self._latest: dict[str | bytes, int | tuple[int, ...]] = {}
+        self._latest: dict[bytes, int | tuple[int, ...]] = {}
         self._chunks: dict[tuple[str, str], list[int]] = {}
         self._bits = bytearray()
         self._low = 0
@@ -54,31 +57,48 @@ class Survivors:
         self._high = min(_HASHES, self._low + self._width)
         self.passes += 1
 
-    def see(self, ordinal: int, key: str | None, *, empty: bool = False, chunk: Chunk | None = None) -> None:
-        """The next message. One without payload deletes its key."""
-        value: int | tuple[int, ...] = ordinal
-        if chunk is not None:
-            gathered = self._gather(ordinal, chunk)
-            if gathered is None:
-                return
-            value = gathered
+    def see(self, ordinal: int, messages: Sequence[tuple[bytes | None, bool] | None]) -> None:
+        """The next messages, from `ordinal` on: key of each, and whether it is empty, which deletes the key."""
+        latest, low, high, keys_max = self._latest, self._low, self._high, self._keys_max
+        whole = low == 0 and high == _HASHES
+        for at, message in enumerate(messages, ordinal):
+            if message is None:
+                continue
+            key, empty = message
+            if key is None:
+                if self._keep_keyless:
+                    self._keep(at)
+                continue
+            if len(key) > _KEY_BYTES_KEPT:
+                key = _digest(key)
+            if not whole and not low <= hash(key) & _MASK < high:
+                continue
+            if empty:
+                latest.pop(key, None)
+                continue
+            latest[key] = at
+            if len(latest) > keys_max:
+                self._narrow()
+                latest, low, high = self._latest, self._low, self._high
+                whole = False
+
+    def see_chunk(self, ordinal: int, key: bytes | None, chunk: Chunk) -> None:
+        """The next entry, which is a part of a message."""
+        gathered = self._gather(ordinal, chunk)
+        if gathered is None:
+            return
         if key is None:
             if self._keep_keyless:
-                self._keep(value)
+                self._keep(gathered)
             return
-        if not self._low <= _hash(key) < self._high:
-            return
-        kept_as = key if len(key) <= _KEY_CHARACTERS_KEPT else _digest(key)
-        if empty:
-            self._latest.pop(kept_as, None)
-            return
-        self._latest[kept_as] = value
-        if len(self._latest) > self._keys_max:
-            self._narrow()
+        kept_as = key if len(key) <= _KEY_BYTES_KEPT else _digest(key)
+        if self._low <= hash(kept_as) & _MASK < self._high:
+            self._latest[kept_as] = gathered
 
-    def see_uncuttable(self, ordinal: int) -> None:
-        """A message that cannot be looked into stays."""
-        self._keep(ordinal)
+    def see_opaque(self, ordinal: int, places: int) -> None:
+        """Messages that cannot be looked into stay."""
+        for at in range(ordinal, ordinal + places):
+            self._keep(at)
 
     def end(self) -> None:
         """The pass is over: what it found to be the last of its key stays."""
@@ -94,6 +114,12 @@ class Survivors:
         """Whether a message outlives the compaction. Holds once `complete`."""
         place = ordinal >> 3
         return place < len(self._bits) and bool(self._bits[place] >> (ordinal & 7) & 1)
+
+    def these_stay(self, ordinal: int, number: int) -> list[bool]:
+        """The same for `number` messages from `ordinal` on."""
+        first, last = ordinal >> 3, (ordinal + number + 7) >> 3
+        bits = int.from_bytes(self._bits[first:last], "little") >> (ordinal & 7)
+        return [bool(bits >> at & 1) for at in range(number)]
 
     def _keep(self, value: int | tuple[int, ...]) -> None:
         for ordinal in (value,) if isinstance(value, int) else value:
@@ -123,19 +149,9 @@ class Survivors:
             self._width = (self._high - self._low) // 2
             self._high = self._low + self._width
             self._latest = {
-                kept_as: value
-                for kept_as, value in self._latest.items()
-                if (int.from_bytes(kept_as[:4], "big") if isinstance(kept_as, bytes) else _hash(kept_as))
-                < self._high
+                key: value for key, value in self._latest.items() if hash(key) & _MASK < self._high
             }
 
 
-def _digest(key: str) -> bytes:
-    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _hash(key: str) -> int:
-    """Of 32 bits. The interpreter's own, whose secret no sender of keys knows; of long keys, that of their digest."""
-    if len(key) > _KEY_CHARACTERS_KEPT:
-        return int.from_bytes(_digest(key)[:4], "big")
-    return hash(key) & (_HASHES - 1)
+def _digest(key: bytes) -> bytes:
+    return _LONG + blake2b(key, digest_size=16).digest()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.compactor import Compactor, Outcome, Scope
-from magnetar.broker.compaction.messages import read_contents
 from magnetar.broker.compaction.reading import CompactedReading, EntrySource
 from magnetar.broker.compaction.state import (
     BEGINS_PROPERTY,
     COMPACTED_PROPERTY,
     COMPACTION_CURSOR,
+    CompactedEntry,
     CompactedRecord,
 )
 from magnetar.broker.errors import CompactionRunning
@@ -30,14 +30,16 @@ from magnetar.managed_ledger import EARLIEST, Position
 from magnetar.managed_ledger.creation import new_ledger
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.records import KEPT_LEDGERS
+from magnetar.protocol import ack_sets
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.ids import MessageId
+from magnetar.protocol.message import read_metadata
 
 if TYPE_CHECKING:
     from magnetar.broker.context import BrokerContext
     from magnetar.broker.persistent_topic import PersistentTopic
     from magnetar.broker.subscription import Subscription
-    from magnetar.managed_ledger import Cursor, Entry, ManagedLedger
+    from magnetar.managed_ledger import Cursor, ManagedLedger
 
 log = get_logger("magnetar.broker")
 
@@ -338,10 +340,8 @@ class TopicCompaction:
         found = await compacted.read(compacted.entries - 1, 1, 1) if compacted.entries else []
         if not found:
             return MessageId(-1, -1, last.partition)
-        entry = found[0].entry
-        return MessageId(
-            entry.position.ledger_id, entry.position.entry_id, last.partition, _last_index(entry)
-        )
+        position = found[0].entry.position
+        return MessageId(position.ledger_id, position.entry_id, last.partition, _last_index(found[0]))
 
     # Figures.
 
@@ -366,14 +366,12 @@ class TopicCompaction:
         }
 
 
-def _last_index(entry: Entry) -> int:
+def _last_index(each: CompactedEntry) -> int:
     """Of a batch the last message that is there; -1 of what is no batch."""
     try:
-        contents = read_contents(entry.data)
+        metadata = read_metadata(each.entry.data)
     except ProtocolError:
         return -1
-    if not contents.metadata.HasField("num_messages_in_batch"):
+    if not metadata.HasField("num_messages_in_batch"):
         return -1
-    if contents.opaque or contents.metadata.encryption_keys:
-        return int(contents.metadata.num_messages_in_batch) - 1
-    return max(index for index, message in enumerate(contents.messages) if message is not None)
+    return max(ack_sets.indexes(each.stays)) if each.stays else metadata.num_messages_in_batch - 1

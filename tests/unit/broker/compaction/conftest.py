@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
-from magnetar.broker.compaction.messages import read_contents
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.environment.clock import SystemClock
 from magnetar.ledger.client import LedgerClient
@@ -161,7 +160,3 @@ async def read_view(
             for entry in await reading.read(3, 1024 * 1024):
                 found += [(entry.position, *each) for each in said_in(entry.data)]
         return found
-
-
-def keys_of(entry: bytes) -> list[str | None]:
-    return [each.key if each is not None else None for each in read_contents(entry).messages]
