@@ -6,7 +6,8 @@ behind it:
 
     write path   journal.py (group commit) and write_cache.py, then storage.py: entry_log.py, index.py, ledger_table.py
     read path    write_cache.py, read_cache.py, storage.py
-    start        opening.py: directory.py, storage.py, journal_replay.py
+    start        opening.py: directory.py, storage.py, journal_replay.py, startup.py
+    disks        several.py and shares.py: a bookie with several directories is a bookie in each
     upkeep       garbage.py, scrub.py, space.py, index_rebuild.py
     lost data    limbo.py, integrity.py
     operators    format.py, sanity.py, registration.py

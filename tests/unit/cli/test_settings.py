@@ -130,6 +130,8 @@ someKeyOfAnotherWorld = 17
     assert settings.broker.max_pending_publish_bytes == 64 * 1024 * 1024
     assert settings.bookie.journal_directories == (Path("/fast/one"), Path("/fast/two"))
     assert settings.bookie.ledger_directories == (Path("/disks/a"), Path("/disks/b"))
+    variable = {"MAGNETAR_BOOKIE__LEDGER_DIRECTORIES": "/disks/c, /disks/d"}
+    assert load_settings(file, variable, {}).bookie.ledger_directories == (Path("/disks/c"), Path("/disks/d"))
     assert settings.broker.failover_delay_s == 0.25
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,8 @@ def load_settings(
         key: Setting(key, value, "what is usual for this role") for key, value in usual.items()
     }
     for setting in _in_order(config, environment, options):
-        _check_key(setting, PlatformSettings)
-        found[setting.key] = setting
+        kind = _check_key(setting, PlatformSettings)
+        found[setting.key] = _listed(setting, kind)
     try:
         return build(_nested(found.values()))
     except InvalidSettings as error:
@@ -114,8 +115,16 @@ def _nested(settings: Any) -> dict[str, Any]:
     return values
 
 
-def _check_key(setting: Setting, model: type[Any]) -> None:
-    """Refuse what no class knows: a key misspelt would otherwise silently change nothing."""
+def _listed(setting: Setting, kind: Any) -> Setting:
+    """Where several values are expected, text has commas between them: a variable or an option can be nothing but text."""
+    if not isinstance(setting.value, str) or typing.get_origin(kind) not in (tuple, list):
+        return setting
+    parts = [part.strip() for part in setting.value.split(",") if part.strip()]
+    return dataclasses.replace(setting, value=parts)
+
+
+def _check_key(setting: Setting, model: type[Any]) -> Any:
+    """Refuse what no class knows: a key misspelt would otherwise silently change nothing. Returns its type."""
     names = setting.key.split(".")
     for depth, name in enumerate(names):
         fields = section_fields(model)
@@ -133,6 +142,7 @@ def _check_key(setting: Setting, model: type[Any]) -> None:
             raise SettingsError(
                 f"{setting.origin}: {'.'.join(names[: depth + 1])}: a single value, not a section"
             )
+    return model
 
 
 def section_fields(kind: Any) -> dict[str, Any]:
@@ -142,8 +152,6 @@ def section_fields(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        import typing
-
         hints = typing.get_type_hints(kind)
         return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
     return {}
