@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from magnetar.autorecovery.bookie_peers import BookiePeers
 from magnetar.bookie.bookie import Bookie
@@ -56,6 +58,7 @@ class BookieNode:
             lambda ledger_id: cluster.judge.forgotten(name, ledger_id),
         )
         self._store: SimulatedStore | None = None
+        self._stop: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.settings = BookieSettings(
             self.directory,
             journal_segment_bytes=dice.choice((12, 40, 96)) * KIB,
@@ -73,7 +76,7 @@ class BookieNode:
             gc_grace_s=3.0,
             free_bytes_min=32 * KIB,
             reserve_bytes=16 * KIB,
-            domain=name,
+            domain=dice.choice((name, name, name, "shared")),
             on_lost_data=dice.choice(("refuse", "limbo")),
         )
 
@@ -147,7 +150,17 @@ class BookieNode:
         async def exists(ledger_id: int) -> bool:
             return await registry.get(ledger_id) is not None
 
-        GarbageCollector(bookie, live, exists=exists).start()
+        collector = GarbageCollector(bookie, live, exists=exists)
+        collector.start()
+
+        async def stop() -> None:
+            await registration.stop()
+            await collector.stop()
+            if integrity is not None:
+                await integrity.stop()
+            await bookie.stop()
+
+        self._stop = stop
         self.bookie = bookie
         cluster.history.told(f"{self.name} serves")
 
@@ -236,6 +249,17 @@ class BookieNode:
         if power:
             self.disk.cut_power(worst=worst)
             self.index.cut_power(worst=worst)
+
+    async def stop(self) -> None:
+        """As a service is stopped by its operator: it has some seconds to end by itself."""
+        process, stop = self.process, self._stop
+        if process is None or process.stopped or self.bookie is None or stop is None:
+            return
+        self._cluster.history.told(f"{self.name} is stopped")
+        self._cluster.judge.met["clean stops"] += 1
+        await asyncio.wait([process.run(stop())], timeout=5.0)
+        if self.process is process:
+            self.die()
 
     def go_dark(self) -> None:
         """Lose power, and come back a little later."""

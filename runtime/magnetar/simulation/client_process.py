@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import LedgerClientSettings
@@ -20,6 +22,8 @@ class SimulatedClient:
         self.store = SimulatedStore(cluster, self.process)
         self.provider = SimulatedProvider(cluster, self.process, self.store, timeout_s=1.0)
         self.client: LedgerClient | None = None
+        self.stop: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Ends what runs in it cleanly, where it has something to end."""
         self.unanswered = 0
         """Appends of an owner of which it has not heard."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -129,7 +128,10 @@ class InlineJournal(Journal):
     def _write_group(self) -> None:
         group = list(self._queue)
         self._queue.clear()
-        self._write(group)
+        if group:
+            self._write(group)
+        else:
+            self._sleeping = True  # A stop has written what was queued.
 
     def _write(self, group: list[Pending]) -> None:
         try:
@@ -151,11 +153,8 @@ class InlineJournal(Journal):
             self._sleeping = True
 
     async def stop(self) -> None:
-        self._stopping = True
-        while not self._sleeping:  # noqa: ASYNC110  # Time is virtual.
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0)
-        self._open_segment.file.close()
+        self._thread = cast(Any, _Job(self._run))  # What is left is written as the thread would write it.
+        await super().stop()
 
     def _prepare_next(self) -> None:
         if not self._segments.has_spare:

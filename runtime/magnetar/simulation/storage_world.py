@@ -316,8 +316,10 @@ class StorageWorld:
                     await self._consume_once(owner, cursor)
                 elif draw < 0.9:
                     await self._seek(owner, log, cursor)
-                elif draw < 0.95:
+                elif draw < 0.93:
                     await self._keep_property(cursor)
+                elif draw < 0.96:
+                    await self._look(owner, cursor)
                 else:
                     await self._browse(owner, log)
             except ManagedLedgerError:
@@ -340,7 +342,11 @@ class StorageWorld:
             }
             self.touched |= {payload_of(each) for each in entries if each.position <= upto.position}
             self.cumulative = max(self.cumulative, upto.position)
-            cursor.acknowledge_cumulative(upto.position)
+            if draw < 0.2:  # Of the last one only some messages.
+                self._property += 1
+                cursor.acknowledge_cumulative(upto.position, [0b110], {"mark": self._property})
+            else:
+                cursor.acknowledge_cumulative(upto.position)
         elif entries:
             some = [each for each in entries if dice.random() < 0.8]
             self.touched |= {payload_of(each) for each in some}
@@ -384,6 +390,23 @@ class StorageWorld:
             await cursor.put_cursor_property("number", str(number))
         self.kept_property = max(self.kept_property, number)
 
+    async def _look(self, owner: SimulatedClient, cursor: Cursor) -> None:
+        """Read again what is not acknowledged, and look at the figures."""
+        waiting = [each for each in self.stored.values() if not cursor.is_acknowledged(each)]
+        if waiting:
+            some = owner.dice.sample(waiting, min(5, len(waiting)))
+            for entry in await cursor.read_entries_at(sorted(some)):
+                self.judge.expect(
+                    "I1",
+                    self.stored.get(payload_of(entry), entry.position) == entry.position,
+                    f"{entry.position} holds {payload_of(entry)[:12]!r}",
+                )
+        stats = cursor.stats()
+        self.judge.expect(
+            "I29", cursor.backlog_bytes >= 0, f"the backlog has {cursor.backlog_bytes} bytes: {stats}"
+        )
+        cursor.deactivate()
+
     async def _browse(self, owner: SimulatedClient, log: ManagedLedger) -> None:
         """Somebody reads along without being remembered, or with a cursor that does not live for long."""
         dice = owner.dice
@@ -412,7 +435,7 @@ class StorageWorld:
         self.clients.append(client)
 
         async def repair() -> None:
-            Autorecovery(
+            autorecovery = Autorecovery(
                 client.store,
                 client.begin(),
                 client.provider,
@@ -427,10 +450,13 @@ class StorageWorld:
                     retry_s=0.5,
                     retry_max_s=6.0,
                     bookie_check_interval_s=5.0,
+                    placement_check_interval_s=client.dice.choice((0.0, 6.0)),
                     ledger_check_interval_s=client.dice.choice((0.0, 0.0, 10.0)),
                 ),
                 name=name,
-            ).start()
+            )
+            autorecovery.start()
+            client.stop = autorecovery.stop
 
         client.process.run(repair())
         return client

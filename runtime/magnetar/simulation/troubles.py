@@ -153,6 +153,25 @@ class Troubles:
                 owner = f"owner-{len(self._world.owners)}"
             self._planned_crash[owner] = (point, self._world.dice.randint(1, 2))
 
+    async def fault_restart_bookie(self) -> None:
+        """By its operator: it ends by itself."""
+        node = self._any_node()
+        await node.stop()
+        self._restart_later(node)
+
+    async def fault_restart_repairer(self) -> None:
+        world = self._world
+        repairers = [each for each in world.clients if each.name.startswith("autorecovery")]
+        for client in repairers:
+            if client.process.alive and not client.process.stopped and client.stop is not None:
+                world.told(f"{client.name} is stopped")
+                await asyncio.wait([client.process.run(client.stop())], timeout=3.0)
+                client.kill()
+                world.cluster.loop.call_later(
+                    0.5, world.repairer_again, client, context=world.cluster.outside
+                )
+                return
+
     async def fault_site_loses_power(self) -> None:
         worst = self._world.dice.random() < 0.5
         self._world.told("the site loses power")
@@ -342,6 +361,8 @@ _FAULTS = (
     Troubles.fault_crash_point,
     Troubles.fault_owner_crash_point,
     Troubles.fault_repairer_crash_point,
+    Troubles.fault_restart_bookie,
+    Troubles.fault_restart_repairer,
     Troubles.fault_site_loses_power,
     Troubles.fault_stop_bookie,
     Troubles.fault_stop_owner,
