@@ -306,7 +306,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
     def _sift(self, dispatcher: Dispatcher, entries: Sequence[Entry]) -> list[Candidate]:
         self._delays.now_ms = self.topic.clock.time_ms()
         sifted = self._filters.sift(
-            entries, self._deliverable_part if self.compacted is None else self._compacted_part
+            entries, self._deliverable_parts if self.compacted is None else self._compacted_part
         )
         if sifted.never:
             self._pass_over(dispatcher, sifted.never)
@@ -378,7 +378,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
 
     def _compacted_part(self, position: Position) -> Sequence[int] | None:
         assert self.compacted is not None
-        return self.compacted.part_left(position, self._deliverable_part(position))
+        return self.compacted.part_left(position, self._deliverable_parts(position))
 
     def _send_ready(self) -> None:
         if self.dispatcher is None:

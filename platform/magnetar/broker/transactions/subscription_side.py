@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import NotAllowed
@@ -79,8 +79,7 @@ class TransactionalSubscription:
         if self.pending_acks is not None:
             await self.pending_acks.close()
 
-    def _deliverable_part(self, position: Position) -> Sequence[int] | None:
-        """What of an entry may be delivered: an ack set, None for all of it."""
-        if self.pending_acks is not None:
-            return self.pending_acks.ack_set(position)
-        return self.cursor.ack_set(position)
+    @property
+    def _deliverable_parts(self) -> Callable[[Position], Sequence[int] | None]:
+        """Tells what of an entry may be delivered: an ack set, None for all of it."""
+        return self.cursor.ack_set if self.pending_acks is None else self.pending_acks.ack_set
