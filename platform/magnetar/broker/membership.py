@@ -19,6 +19,7 @@ from magnetar.protocol import commands, versions
 
 if TYPE_CHECKING:
     from magnetar.broker.consumer import Consumer
+    from magnetar.broker.delays import Delays
     from magnetar.broker.dispatch.unacked_share import UnackedShare
     from magnetar.broker.topic import Topic
 
@@ -64,6 +65,7 @@ class SubscriptionBase(ABC):
     """What persistent and non-persistent subscriptions have in common: their consumers."""
 
     expects_acknowledgements: ClassVar[bool] = True
+    _delays: Delays | None = None
 
     def __init__(
         self, topic: Topic, name: str, *, durable: bool, properties: Mapping[str, str] | None = None
@@ -90,6 +92,16 @@ class SubscriptionBase(ABC):
         self.last_delivery_ms = 0
         self.last_expire_ms = 0
         self._pause: asyncio.TimerHandle | None = None
+
+    @property
+    def delayed(self) -> int:
+        """Messages held back until their time."""
+        return 0 if self._delays is None else len(self._delays)
+
+    @property
+    def delayed_index_bytes(self) -> int:
+        """The memory that remembering those takes."""
+        return 0 if self._delays is None else self._delays.size_bytes
 
     # Joining and leaving.
 

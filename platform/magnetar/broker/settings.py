@@ -81,6 +81,18 @@ class BrokerSettings(BaseModel):
     expose_entry_metadata: bool = False
     """Whether official clients that can read it get the broker's timestamp and index with each entry."""
 
+    topic_metrics: bool = True
+    """Whether /metrics tells of each topic and subscription; otherwise of each namespace."""
+    consumer_metrics: bool = False
+    """Whether /metrics tells of each consumer, where it tells of topics."""
+    producer_metrics: bool = False
+    """Whether /metrics tells of each producer, where it tells of topics."""
+    managed_ledger_metrics: bool = True
+    """Whether /metrics tells of topics' logs, by namespace, and of their cache."""
+    metrics_topics_max: int = Field(default=10_000, ge=0)
+    """How many topics /metrics tells of one by one; those beyond count in the sums only, and how many they are is
+    told. 0: no limit."""
+
     deduplication_snapshot_entries: int = Field(default=1000, ge=1)
     """Deduplication: entries after which producers' sequence ids are saved."""
     deduplication_max_producers: int = Field(default=10_000, ge=1)

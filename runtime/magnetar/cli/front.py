@@ -30,6 +30,7 @@ from magnetar.metrics.registry import MetricsRegistry
 from magnetar.policies.checks import quorum_warnings
 from magnetar.policies.resources import Resources
 from magnetar.security.authorizer import AllowAll
+from magnetar.worker.metrics import WorkerMetrics
 from magnetar.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -134,6 +135,9 @@ async def front(
             authorizer=authorizer,
         )
         if settings.functions:
+            functions = WorkerMetrics(lambda: worker.components, cluster=settings.cluster)
+            metrics.add(functions.samples)
+            metrics.prepare(functions.ask)
             site.mount(lambda: worker.router, *WORKER_PATHS)
         web = WebServer(site, settings.web)
         await web.start(settings.host, web_port)

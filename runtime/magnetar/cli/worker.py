@@ -24,6 +24,7 @@ from magnetar.environment.loop_health import LoopHealth
 from magnetar.metrics.process import loop_samples, process_samples
 from magnetar.metrics.registry import MetricsRegistry
 from magnetar.security.authorizer import AllowAll
+from magnetar.worker.metrics import WorkerMetrics
 from magnetar.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ async def worker(settings: PlatformSettings) -> AsyncIterator[Sequence[str]]:
         metrics = MetricsRegistry()
         metrics.add(process_samples)
         metrics.add(partial(loop_samples, health))
+        functions = WorkerMetrics(lambda: running.components, cluster=settings.cluster)
+        metrics.add(functions.samples)
+        metrics.prepare(functions.ask)
         site = RoleSite(
             metrics,
             lambda: running.running,
