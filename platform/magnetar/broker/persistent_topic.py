@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from magnetar.broker import stats
+from magnetar.broker.compaction.state import COMPACTION_CURSOR
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dedup_cursor import DEDUPLICATION_CURSOR, DeduplicationCursor
 from magnetar.broker.errors import (
@@ -221,6 +222,9 @@ class PersistentTopic(TransactionalTopic, Topic):
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         async with self._subscribing:
+            if name == COMPACTION_CURSOR and self.compaction.keeps:
+                await self.compaction.end()
+                return
             subscription = self.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(f"subscription {name!r} does not exist on {self.name}")

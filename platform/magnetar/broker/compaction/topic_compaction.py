@@ -138,6 +138,24 @@ class TopicCompaction:
             self._cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, initial="earliest")
         return self._cursor
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the log keeps what is not compacted yet."""
+        return self._cursor is not None
+
+    async def end(self) -> None:
+        """Compact no more: what was compacted goes, and the log need not wait to be.
+
+        Raises:
+            CompactionRunning
+            ManagedLedgerError: some of it may be left; ask again, or load the topic anew.
+        """
+        if self._running is not None:
+            raise CompactionRunning("Compaction already in progress: it ends first")
+        self.current = self._cursor = None
+        self.status = "NOT_RUN"
+        await self._ledger.delete_cursor(COMPACTION_CURSOR)
+
     async def let_go(self) -> None:
         """Nothing that is in the log now need be kept to be compacted. What was compacted stays."""
         if self._cursor is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.errors import CompactionRunning
+from magnetar.broker.errors import CompactionRunning, SubscriptionNotFound
 from magnetar.environment import crash
 from magnetar.managed_ledger.records import KEPT_LEDGERS
 from magnetar.protocol.ids import MessageId
@@ -106,6 +106,26 @@ async def test_old_compacted_ledgers_go_and_with_the_topic_the_last(
     assert len(ledgers & set(await logs.client.list())) == 1
     await topic.context.ledgers.delete(topic.name.managed_ledger_name)
     assert not ledgers & set(await logs.client.list())
+
+
+async def test_a_topic_that_is_not_to_be_compacted_any_more(open_topic: Topics, logs: RealLogs) -> None:
+    """As in Pulsar, deleting the subscription `__compaction` ends it. Whoever reads compacted reads the log."""
+    topic = await open_topic()
+    await publish(topic, single("a", "1"))
+    last = await publish(topic, single("a", "2"))
+    await compact(topic)
+    held = topic.internal_stats()["compactedLedger"]["ledgerId"]
+    await topic.delete_subscription("__compaction")
+    assert held not in await logs.client.list()
+    assert topic.internal_stats()["compactedLedger"]["ledgerId"] == -1
+    assert [value for *_, value in await read_view(topic)] == ["1", "2"]
+    await topic.ledger.roll()
+    await topic.ledger.trim()
+    assert topic.ledger.number_of_entries == 0
+    with pytest.raises(SubscriptionNotFound):
+        await topic.delete_subscription("__compaction")
+    await compact(topic)
+    assert topic.compaction.horizon >= last
 
 
 @pytest.mark.parametrize(
