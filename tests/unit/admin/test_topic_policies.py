@@ -147,9 +147,8 @@ async def test_topics_that_are_not_there_have_none(http: httpx.AsyncClient, topi
     assert (await http.get(f"{topic}/retention")).status_code == 404
     assert (await http.post(f"{topic}/retention", json={})).status_code == 404
     assert (await http.get(f"{topic.replace('persistent', 'non-persistent')}/retention")).status_code == 405
-    assert (await http.get("/admin/v2/persistent/public/nothing/t/retention")).json() == {
-        "reason": "Namespace does not exist"
-    }
+    refused = (await http.get("/admin/v2/persistent/public/nothing/t/retention")).json()
+    assert (refused["reason"], refused["code"]) == ("Namespace does not exist", "not_found")
 
 
 async def test_what_is_set_is_enforced_on_topics_that_are_loaded(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.entry_filters import frames
-from magnetar.broker.errors import BrokerError
 from magnetar.environment.logs import get_logger
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ log = get_logger("magnetar.broker")
 _PROCESS: Final = "magnetar.broker.entry_filters.process"
 
 
-class FilterFailed(BrokerError):
-    """A filter could not be asked, or failed. Nothing is known of what it would have said."""
+class FilterFailed(Exception):
+    """A filter could not be asked, or failed. Nothing is known of what it would have said. No client is told of it."""
 
 
 class EntryFilterHost:
