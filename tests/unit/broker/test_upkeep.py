@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from magnetar.broker.broker import Broker
 from magnetar.broker.compaction.state import COMPACTION_CURSOR
 from magnetar.broker.errors import BacklogExceeded, BacklogHeld
+from magnetar.broker.upkeep import housekeeping
 from magnetar.broker.upkeep.backlog_quota import breaches, entries_to_evict
 from magnetar.broker.upkeep.chores import Chore, Rota
 from magnetar.naming import NamespaceName, TopicName
@@ -58,6 +60,29 @@ def test_each_chore_comes_at_its_own_interval_and_is_not_made_up_for() -> None:
     assert (rota.take(103), rota.next_at) == ([Chore.QUOTAS], 106)
     assert rota.take(150) == [Chore.EXPIRY, Chore.QUOTAS]
     assert (rota.take(152), rota.next_at) == ([], 153)
+
+
+async def test_a_topic_in_trouble_costs_no_other_its_turn(
+    timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "TOPIC_TIMEOUT_S", 0.01)
+    hangs, raises, fine = [await timed.topic(f"{TOPIC}{number}") for number in range(3)]
+    done: list[Chore] = []
+
+    async def hang(_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def fail(_: object) -> None:
+        raise RuntimeError("trouble")
+
+    async def keep_well(chores: list[Chore]) -> None:
+        done.extend(chores)
+
+    monkeypatch.setattr(hangs, "housekeeping", hang)
+    monkeypatch.setattr(raises, "housekeeping", fail)
+    monkeypatch.setattr(fine, "housekeeping", keep_well)
+    await keep(timed, Chore.QUOTAS)
+    assert done == [Chore.QUOTAS]
 
 
 # Time to live.

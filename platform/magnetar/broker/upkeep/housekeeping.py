@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 log = get_logger("magnetar.broker")
 
+TOPIC_TIMEOUT_S: Final = 30.0
+"""A topic whose storage does not answer has no more time than this; the others are waiting."""
+
 _LONGEST_SLEEP_S: Final = 5.0
 
 
@@ -54,7 +57,8 @@ class Housekeeper:
             if not isinstance(topic, PersistentTopic) or topic.closing or not topic.ours:
                 continue
             try:
-                await topic.housekeeping(chores)
+                async with asyncio.timeout(TOPIC_TIMEOUT_S):
+                    await topic.housekeeping(chores)
                 if Chore.INACTIVITY in chores:
                     await self._delete_if_unused(topic)
             except Exception as error:
