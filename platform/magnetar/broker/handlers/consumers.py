@@ -335,7 +335,8 @@ async def seek(connection: Connection, command: CommandSeek) -> None:
 
 
 async def last_message_id(connection: Connection, command: CommandGetLastMessageId) -> None:
-    subscription = find(connection, command.consumer_id).subscription
+    found = find(connection, command.consumer_id)
+    subscription = found.subscription
     last = await subscription.topic.last_message_id()
     mark_delete = (-1, -1)
     if isinstance(subscription, Subscription):
