@@ -118,6 +118,24 @@ async def test_a_watcher_hears_what_comes_and_goes(connect: Connect, broker: Bro
     assert not broker.topic_lists.watchers
 
 
+async def test_one_of_two_watchers_of_one_number_is_enough(connect: Connect, broker: Broker) -> None:
+    """Asked for at once, both were made, and the first stayed when the client was gone."""
+    client = await connect(version="Pulsar-Java-v4.0.0")
+    for request_id in (1, 2):
+        client.say(
+            "watchTopicList",
+            request_id=request_id,
+            watcher_id=7,
+            namespace="public/default",
+            topics_pattern=PREFIX + "foo-.*",
+        )
+    for _ in range(2):
+        await client.expect("watchTopicListSuccess")
+    assert len(broker.topic_lists.watchers) == 1
+    await client.ask("watchTopicListClose", watcher_id=7)
+    assert not broker.topic_lists.watchers
+
+
 async def test_too_long_a_pattern_is_refused_to_watch(connect: Connect) -> None:
     client = await connect()
     answer = await client.ask(

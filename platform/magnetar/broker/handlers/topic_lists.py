@@ -74,6 +74,9 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
     if not connection.open:
         watcher.cancel()
         return
+    meanwhile = connection.watchers.pop(command.watcher_id, None)
+    if meanwhile is not None:
+        meanwhile.cancel()
     connection.watchers[command.watcher_id] = watcher
     digest = topics_hash(watcher.topics)
     topics = () if digest == command.topics_hash else watcher.topics
