@@ -118,8 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if told.wrong:
                 wrong += 1
                 sys.stdout.write(f"{shrink(begin, told)}\n")
+                sys.stdout.flush()
                 if not chosen.keep_going:
                     break
+            if (seed + 1) % 1000 == 0:
+                sys.stdout.write(f"{seed + 1 - chosen.first} lives, {wrong} wrong\n")
+                sys.stdout.flush()
     lived = seed - chosen.first + 1
     sys.stdout.write(f"{lived} lives, {wrong} wrong, {time.monotonic() - began:.1f} s\n")
     return 1 if wrong else 0
