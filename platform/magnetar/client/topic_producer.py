@@ -200,7 +200,9 @@ class TopicProducer(TopicLink, Producer):
         if transaction is not None:
             transaction.check_open()
             if not transaction.writes_to(self.topic):
-                raise InvalidUse(f"await transaction.join_topic({self.topic!r}) before batches are sent in it")
+                raise InvalidUse(
+                    f"await transaction.join_topic({self.topic!r}) before batches are sent in it"
+                )
         future: asyncio.Future[list[MessageId]] = self._loop.create_future()
         if not messages:
             future.set_result([])
@@ -338,7 +340,9 @@ class TopicProducer(TopicLink, Producer):
                     batch.messages[0], ids[0], batch.charge, batch.futures[0], batch.transaction
                 )
                 return
-            entry = batch_entry(self._envelope(batch.transaction), batch.messages, ids, self.session.clock.time_ms())
+            entry = batch_entry(
+                self._envelope(batch.transaction), batch.messages, ids, self.session.clock.time_ms()
+            )
         except ValueError as error:  # Text that is no Unicode, such as lone surrogates.
             EachMessage(batch.futures).failed(
                 InvalidUse(f"a message of the batch cannot be written: {error}")
@@ -366,7 +370,9 @@ class TopicProducer(TopicLink, Producer):
         future: asyncio.Future[MessageId],
         transaction: Transaction | None = None,
     ) -> None:
-        metadata, payload = pack_single(self._envelope(transaction), message, sequence_id, self.session.clock.time_ms())
+        metadata, payload = pack_single(
+            self._envelope(transaction), message, sequence_id, self.session.clock.time_ms()
+        )
         entry = single_entry(metadata, payload)
         if entry.size > self._max_message_bytes:
             self._send_chunks(metadata, payload, entry.size, size, future, transaction)
