@@ -81,5 +81,7 @@ class BrokerContext:
             self.settings.max_unacked_messages_per_broker, self.settings.max_unacked_share_when_blocked
         )
         settings = self.settings
-        self.entry_filters = EntryFilterHost(settings.entry_filters_directory, settings.entry_filter_timeout_s)
+        self.entry_filters = EntryFilterHost(
+            settings.entry_filters_directory, settings.entry_filter_timeout_s
+        )
         self.rates = BrokerRates(self.settings, self.resources, self.clock, self.tasks)
