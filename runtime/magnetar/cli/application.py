@@ -24,6 +24,10 @@ GROUPS = {
     "schemas": "Schemas of topics.",
     "transactions": "Transactions and their coordinators.",
     "brokers": "Brokers and their dynamic settings.",
+    "broker-stats": "What a broker has to do: metrics, topics, load, memory.",
+    "ns-isolation-policy": "Namespaces that are kept on brokers of their own.",
+    "resourcegroups": "Limits that namespaces share.",
+    "functions-worker": "Function workers.",
     "functions": "Functions: code that runs for every message.",
     "sources": "Sources: connectors that bring data in.",
     "sinks": "Sinks: connectors that take data out.",
@@ -65,7 +69,7 @@ def run_client_command(words: Sequence[str]) -> int:
     for package, groups in (("commands", GROUPS), ("operator", OPERATOR_GROUPS)):
         for name, summary in groups.items():
             if asked in (None, name):
-                module = importlib.import_module(f"magnetar.cli.{package}.{name}")
+                module = importlib.import_module(f"magnetar.cli.{package}.{name.replace('-', '_')}")
                 app.add_typer(
                     module.app,
                     name=name,
