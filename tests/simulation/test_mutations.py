@@ -26,7 +26,7 @@ SEEDS = {
     "journal_removed_too_soon": 0,
     "collected_on_a_partial_listing": 2,
     "copy_named_before_it_is_durable": 1,
-    "ledgers_deleted_before_the_list": 9,
+    "ledgers_deleted_before_the_list": 8,
     "fence_not_persisted": 1,
     "fence_answered_before_it_is_durable": 1,
     "absent_by_plain_majority": 8,
@@ -35,7 +35,9 @@ SEEDS = {
     "late_acknowledgements_count": 177,
     "covered_one_too_few": 210,
     "tail_not_written_back": 1019,
-    "recovery_reads_without_the_fence": 14,
+    "recovery_reads_without_the_fence": 416,
+    "empty_disk_believed": 1,
+    "orphans_not_looked_for": 2,
 }
 
 DRIFT = {"storage": 8, "ledger": 400, "thin": 400, "race": 400, "log": 50}

@@ -118,15 +118,16 @@ class LedgerWorld:
         self._writer = await self._create(writing)
         self._ledger_id = self._writer.ledger_id
         work = [self._write(self._writer)]
-        recoveries, crashes = self._dice.choice((0, 1, 1, 2, 3)), self._dice.choice((0, 0, 1, 2, 4))
         if self._racing:
-            recoveries, crashes = 0, 0
             work.append(self._race(bookie_faults, metadata_faults))
-        work += [
-            self._recover(self._client(bookie_faults, metadata_faults), self._dice.random() * 1.5)
-            for _ in range(recoveries)
-        ]
-        work += [self._crash_one(self._dice.random() * 1.5) for _ in range(crashes)]
+        else:
+            work += [
+                self._recover(self._client(bookie_faults, metadata_faults), self._dice.random() * 1.5)
+                for _ in range(self._dice.choice((0, 1, 1, 2, 3)))
+            ]
+            work += [
+                self._crash_one(self._dice.random() * 1.5) for _ in range(self._dice.choice((0, 0, 1, 2, 4)))
+            ]
         if self._dice.random() < 0.5 and not self._racing:
             work.append(self._split())
         await asyncio.gather(*work)

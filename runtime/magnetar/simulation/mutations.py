@@ -406,6 +406,17 @@ def collected_on_a_partial_listing() -> list[Patch]:
     ]
 
 
+@_mutation("storage", "I15", "I20")
+def empty_disk_believed() -> list[Patch]:
+    """A bookie whose disk was emptied serves as if it had never held anything."""
+    from magnetar.bookie.registration import BookieRegistration
+
+    async def believed(self: BookieRegistration, reason: str, *, may_go_on: bool) -> None:
+        """Nothing was lost."""
+
+    return [(BookieRegistration, "_accept_loss", believed)]
+
+
 # Autorecovery.
 
 
@@ -471,3 +482,14 @@ def ledgers_deleted_before_the_list() -> list[Patch]:
         await drop(self, number)
 
     return [(ManagedLedger, "_drop_first", deleted_first)]
+
+
+@_mutation("storage", "I27")
+def orphans_not_looked_for() -> list[Patch]:
+    """A sweep finishes deletions, and does not look for ledgers that nobody names."""
+    from magnetar.managed_ledger.sweeper import Sweeper
+
+    async def none(self: Sweeper, *rest: Any, **more: Any) -> set[int]:
+        return set()
+
+    return [(Sweeper, "_walk_ledgers", none)]
