@@ -40,6 +40,8 @@ _TRAILER_BYTES = len(_TRAILER_MAGIC) + _CHECKSUM.size + _TRAILER.size
 _MAP_COUNT = struct.Struct(">I")
 _MAP_PAIR = struct.Struct(">qQ")
 _CHUNK = 512
+_JOINED_MAX = 1 << 20
+"""Up to here one copy costs less than many small buffers do; beyond it takes new pages each time."""
 _extend: Callable[[int, bytes], int] = _untyped_extend
 _WINDOW = 256 * 1024
 _OPEN_FILES_MAX = 128
@@ -149,8 +151,8 @@ class LogWriter:
 
     def _write(self, buffers: list[bytes], size: int) -> None:
         if buffers:
-            small = size < 16 * 1024 * len(buffers)
-            self.end += self._file.write(self.end, [b"".join(buffers)] if small else buffers)
+            joined = size <= _JOINED_MAX
+            self.end += self._file.write(self.end, [b"".join(buffers)] if joined else buffers)
 
 
 class LogFiles:
