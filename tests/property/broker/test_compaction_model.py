@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.compaction.messages import cut, read_contents
+from magnetar.broker.compaction.reading import CompactedReading
 from magnetar.broker.compaction.survivors import Chunk, Survivors
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.managed_ledger import EARLIEST, Position
@@ -147,6 +148,8 @@ async def test_the_compacted_view_is_the_replayed_history(open_topic: Topics, se
                 topic = await open_topic.anew(topic)
             case 3:
                 await _check(topic, history)
+            case 4:
+                await _check_across_a_switch(topic, history, dice)
             case _:
                 await say()
     await _together(topic, [])
@@ -176,3 +179,30 @@ async def _check(topic: PersistentTopic, history: list[tuple[Position, int, str 
     assert replay(view) == replay(history)
     middle = view[len(view) // 2][0] if view else EARLIEST
     assert await read_view(topic, middle) == [each for each in view if each[0] >= middle]
+
+
+async def _check_across_a_switch(
+    topic: PersistentTopic, history: list[tuple[Position, int, str | None, str]], dice: random.Random
+) -> None:
+    """Who is in the middle when a run ends goes on in what it has made. Every key that is there has its last value.
+
+    A deletion that is compacted before it is come to is not heard of, as in Pulsar.
+    """
+    async with topic.temporary_cursor(EARLIEST) as cursor:
+        reading = CompactedReading(topic.compaction, topic.ledger, cursor, EARLIEST)
+        found: list[tuple[Position, int, str | None, str]] = []
+        for _ in range(dice.randrange(4)):
+            if reading.has_more():
+                for entry in await reading.read(2, 1 << 20):
+                    found += [(entry.position, *each) for each in said_in(entry.data)]
+        await _together(topic, [])
+        await topic.ledger.trim()
+        while reading.has_more():
+            for entry in await reading.read(2, 1 << 20):
+                found += [(entry.position, *each) for each in said_in(entry.data)]
+    assert [each[:2] for each in found] == sorted({each[:2] for each in found})
+    history.sort(key=lambda each: each[:2])
+    state, whole = replay(found), replay(history)
+    assert {key: state.get(key) for key in whole} == whole
+    deleted = {key for _, _, key, value in history if not value}
+    assert set(state) - set(whole) <= deleted
