@@ -95,3 +95,10 @@ async def test_what_takes_part_in_nothing_says_so(http: httpx.AsyncClient) -> No
     assert (await http.get(f"{BASE}/pendingAckInternalStats/public/default/t/s")).status_code == 404
     assert (await http.get(f"{BASE}/transactionBufferStats/public/default/none")).status_code == 404
     assert (await http.get(f"{BASE}/coordinatorInternalStats/0")).status_code == 404
+
+
+async def test_clients_that_look_up_over_http_find_coordinators(http: httpx.AsyncClient) -> None:
+    path = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"
+    assert (await http.get(path)).json().get("partitions", 0) == 0  # Looking alone makes none.
+    found = await http.get(path, params={"checkAllowAutoCreation": "true"})
+    assert found.json()["partitions"] == 16

@@ -15,6 +15,7 @@ from magnetar.admin.routes.topics import forget
 from magnetar.admin.routing import Guards, Route
 from magnetar.broker.errors import TopicBusy, TopicNotFound
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.broker.transactions.coordinator_topic import COORDINATOR_TOPIC
 from magnetar.managed_ledger import EARLIEST
 from magnetar.policies.checks import check_partition_count, check_partitioned_name
 from magnetar.policies.errors import NotFound, PreconditionFailed
@@ -122,6 +123,9 @@ async def get(call: Call) -> dict[str, Any]:
     """How many partitions a topic has, 0 if it is not partitioned."""
     create_too = call.flag("checkAllowAutoCreation")
     await call.admin.resources.require_namespace(call.topic.namespace_name)
+    transactions = call.admin.broker.transactions
+    if create_too and call.topic == COORDINATOR_TOPIC and transactions.enabled:
+        await transactions.ensure_coordinators()  # So clients find them that look up over HTTP.
     count = await call.admin.broker.topics.partitions(call.topic, create=create_too)
     metadata = await call.admin.resources.partitioned(call.topic) if count else None
     if metadata is None:
