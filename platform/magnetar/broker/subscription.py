@@ -78,7 +78,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         self.last_mark_delete_ms = 0
         self._seen_mark_delete = cursor.mark_delete
         self._filters = FilterChain()
-        self._delays = Delays(topic.settings.delayed_entries_max)
+        self._delays: Delays = Delays(topic.settings.delayed_entries_max)
         self._due: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
