@@ -22,7 +22,7 @@ SEEDS = {
     "trimmed_past_the_slowest_cursor": 2,
     "deposed_owner_writes_its_record": 1,
     "acknowledged_before_fsync": 1,
-    "mark_ahead_of_data": 0,
+    "mark_ahead_of_data": 11,
     "journal_removed_too_soon": 0,
     "collected_on_a_partial_listing": 2,
     "copy_named_before_it_is_durable": 1,
