@@ -707,7 +707,7 @@ class SubscriptionLife:
         """With consumers, permits and acknowledgements, everything arrives."""
         await self.receipts()
         await asyncio.sleep(REST_S)  # Who still waits to join has joined, or was refused.
-        for client in self.live_clients:
+        for client in self.clients:  # Also those that wait for the place of another.
             client.forget("leaves")
             client.line.cut()
         await asyncio.sleep(1.0)

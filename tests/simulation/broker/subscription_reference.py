@@ -98,6 +98,8 @@ class Reference:
         self._counts: dict[int, int] = {}
         self._ring: list[tuple[int, int]] = []
         self._chunks_went_to: dict[str, ModelConsumer] = {}
+        self._chunks_given_back: set[str] = set()
+        """Messages of which a chunk was given back before the last was sent: their chunks may part."""
         self._full = False
         self._broker_limit = broker_limit
         self._broker_full = False
@@ -197,6 +199,9 @@ class Reference:
         for serial in list(consumer.pending) if serials is None else serials:
             if consumer.pending.pop(serial, None) is not None:
                 self._counts[serial] = self._counts.get(serial, 0) + 1
+                uuid = self.entries[serial].chunk_of
+                if uuid is not None:
+                    self._chunks_given_back.add(uuid)
         self._release()
 
     def sought(self, serial: int, kept: Collection[int] | None = None) -> None:
@@ -307,7 +312,10 @@ class Reference:
             for each in self.consumers
             if each is not consumer and any(self.entries[one].chunk_of == uuid for one in each.pending)
         ]
-        require(not others, f"#{entry.serial}: {others} have other chunks of {uuid}")
+        require(
+            not others or uuid in self._chunks_given_back,
+            f"#{entry.serial}: {others} have other chunks of {uuid}",
+        )
 
     def _check_key(self, consumer: ModelConsumer, entry: StoredEntry) -> None:
         owner = self.owner(entry.slot)
@@ -372,6 +380,8 @@ class Reference:
         return found
 
     def _may_have(self, consumer: ModelConsumer, entry: StoredEntry) -> bool:
+        if entry.chunk_of in self._chunks_given_back:
+            return False
         if entry.chunk_of is not None and self._chunks_went_to.get(entry.chunk_of, consumer) is not consumer:
             return False  # Only who has the others can put them together, acknowledged or not.
         if self.type is SHARED:
