@@ -313,7 +313,8 @@ class Reference:
             if each is not consumer and any(self.entries[one].chunk_of == uuid for one in each.pending)
         ]
         require(
-            not others or uuid in self._chunks_given_back,
+            # Where keys may move at any time, so may what lies under them.
+            not others or uuid in self._chunks_given_back or self.kind.out_of_order,
             f"#{entry.serial}: {others} have other chunks of {uuid}",
         )
 
@@ -382,6 +383,8 @@ class Reference:
     def _may_have(self, consumer: ModelConsumer, entry: StoredEntry) -> bool:
         if entry.chunk_of in self._chunks_given_back:
             return False
+        if entry.chunk_of is not None and self.kind.out_of_order:
+            return self.owner(entry.slot) is consumer
         if entry.chunk_of is not None and self._chunks_went_to.get(entry.chunk_of, consumer) is not consumer:
             return False  # Only who has the others can put them together, acknowledged or not.
         if self.type is SHARED:
