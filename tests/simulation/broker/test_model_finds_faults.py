@@ -34,7 +34,7 @@ SEEDS = {
     "keeps_the_old_epoch": 34,
     "takes_a_part_for_the_whole": 9,
     "replaces_instead_of_merging": 76,
-    "acknowledges_the_last_batch_whole": 90,
+    "acknowledges_the_last_batch_whole": 168,
     "gives_receipts_too_soon": 127,
     "forgets_who_has_what": 11,
     "judges_a_batch_by_its_lowest_id": 11,
