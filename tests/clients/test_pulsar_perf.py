@@ -26,14 +26,17 @@ def perf(platform: MagnetarProcess, directory: Path, command: str, *options: str
     words = [MAIN, str(configuration), command, "-u", platform.service_url, *options]
     line = java(java_class_path(), *words)
     line.insert(1, "-Dorg.slf4j.simpleLogger.log.org.apache.pulsar.testclient=info")
-    done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
+    done = subprocess.run(  # It leaves histograms where it runs.
+        line, cwd=directory, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
     return done.stdout + done.stderr
 
 
 def told(printed: str, expression: str) -> int:
-    found = re.search(rf"(\d+) {expression}", printed)
+    """The largest figure: it tells now and then how far it is, and at the end of everything."""
+    found = re.findall(rf"(\d+) {expression}", printed)
     assert found, printed[-2000:]
-    return int(found[1])
+    return max(map(int, found))
 
 
 def test_pulsar_perf(platform: MagnetarProcess, tmp_path: Path) -> None:
