@@ -229,7 +229,18 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "GET_OR_CREATE_SCHEMA": (_SCHEMAS, "test_get_or_create"),
     "WATCH_TOPIC_LIST": (_TOPIC_LISTS, "test_a_watcher_hears_what_comes_and_goes"),
     "WATCH_TOPIC_LIST_CLOSE": (_TOPIC_LISTS, "test_a_watcher_hears_what_comes_and_goes"),
-    **dict.fromkeys(("TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "END_TXN_ON_PARTITION", "END_TXN_ON_SUBSCRIPTION"), (_TRANSACTIONS, "*")),
+    **dict.fromkeys(
+        (
+            "TC_CLIENT_CONNECT_REQUEST",
+            "NEW_TXN",
+            "ADD_PARTITION_TO_TXN",
+            "ADD_SUBSCRIPTION_TO_TXN",
+            "END_TXN",
+            "END_TXN_ON_PARTITION",
+            "END_TXN_ON_SUBSCRIPTION",
+        ),
+        (_TRANSACTIONS, "*"),
+    ),
 }
 """By the name of its type: the test that tries it first of all."""
 
