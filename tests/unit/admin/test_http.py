@@ -40,8 +40,8 @@ async def test_an_offer_to_speak_http_2_costs_no_body(platform: Platform) -> Non
         writer.write(request % (name, b""))
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
     writer.close()
-    for name in ("one", "two"):
-        told = await platform.http.get(f"/admin/v2/persistent/public/default/{name}/partitions")
+    for topic in ("one", "two"):
+        told = await platform.http.get(f"/admin/v2/persistent/public/default/{topic}/partitions")
         assert told.json()["partitions"] == 3
 
 
