@@ -484,6 +484,7 @@ class Client:
         await watch.begin()
         began = True
         consumer.accompany(watch.follow())
+        await asyncio.sleep(0)  # It has begun: a close right now ends the watch, too.
 
     async def _open_consumers(
         self,

@@ -105,8 +105,12 @@ class TopicWatch:
         Raises:
             ClientError: nobody answers, or what was told could not be dealt with.
         """
-        await self._watch()
-        await self._look()
+        try:
+            await self._watch()
+            await self._look()
+        except BaseException:
+            self._leave()  # Nobody will follow.
+            raise
 
     async def follow(self) -> None:
         """Go on telling, until cancelled."""
@@ -155,6 +159,8 @@ class TopicWatch:
             log.info("topics.polled", pattern=self._pattern.expression.pattern, reason=str(error))
         except BaseException:
             connection.watchers.pop(self._id, None)
+            if connection.usable:  # It may yet come about: take it back.
+                connection.write(commands.watch_topic_list_close(self._id, ids.request()))
             raise
         else:
             self._connection = connection if connection.usable else None

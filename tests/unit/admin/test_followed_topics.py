@@ -160,3 +160,18 @@ async def test_a_pattern_in_no_namespace_is_refused_or_empty(client: Client) -> 
     except BrokerRefused:
         return
     assert await consumer.receive(0.05) is None
+
+
+async def test_nobody_watches_any_more_after_a_failed_or_a_short_subscription(
+    platform: Platform, client: Client
+) -> None:
+    await platform.publish("w-1", b"x")
+    first = await client.subscribe(re.compile("w-.*"), "s")
+    with pytest.raises(BrokerRefused):
+        await client.subscribe(re.compile("w-.*"), "s")
+    assert await client.topics("public/default")  # What was said before is dealt with.
+    assert len(platform.broker.topic_lists.watchers) == 1
+    await first.close()
+    await (await client.subscribe(re.compile("w-.*"), "s")).close()
+    assert await client.topics("public/default")
+    assert not platform.broker.topic_lists.watchers
