@@ -28,9 +28,10 @@ from magnetar.broker.filters import FilterChain, reject_markers
 from magnetar.broker.membership import Join, SubscriptionBase, SubscriptionType
 from magnetar.broker.rates.dispatch_gate import CAUGHT_UP_ENTRIES
 from magnetar.broker.transactions.subscription_side import TransactionalSubscription
+from magnetar.broker.upkeep.expiry import first_not_older
 from magnetar.broker.watchdog import Watchdog
 from magnetar.environment.logs import get_logger
-from magnetar.managed_ledger import LATEST, Position
+from magnetar.managed_ledger import Position
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.protocol import commands
 
@@ -488,10 +489,12 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
 
     async def reset_to_time(self, timestamp_ms: int) -> None:
         """Let the next delivery be the first message not older than `timestamp_ms`."""
+        last = self.last_position
         found = await self.topic.ledger.position_at_time(timestamp_ms)
         if self.compacted is not None:
             found = await self.compacted.position_at_time(timestamp_ms, found)
-        await self.reset(LATEST if found is None else found)
+        # Not to the latest there is by then: what was published meanwhile is not older.
+        await self.reset(last.following if found is None else found)
 
     # Standing still.
 
@@ -552,16 +555,12 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
     async def expire(self, seconds: float) -> int:
         """Acknowledge what is older than `seconds`. Returns how many entries that were."""
         cutoff_ms = self.topic.clock.time_ms() - round(seconds * 1000)
-        return await self.expire_before(await self.topic.ledger.position_at_time(cutoff_ms))
+        return await self.expire_before(await first_not_older(self.topic, cutoff_ms))
 
-    async def expire_before(self, first_kept: Position | None) -> int:
-        """Acknowledge what lies before `first_kept`; None: everything. Returns how many entries that were."""
+    async def expire_before(self, first_kept: Position) -> int:
+        """Acknowledge what lies before `first_kept`. Returns how many entries that were."""
         self.last_expire_ms = self.topic.clock.time_ms()
-        last = (
-            self.last_position
-            if first_kept is None
-            else Position(first_kept.ledger_id, first_kept.entry_id - 1)
-        )
+        last = Position(first_kept.ledger_id, first_kept.entry_id - 1)
         expired = await self.evict_up_to(last) if last > self.cursor.mark_delete else 0
         self.expired.count += expired
         return expired

@@ -113,6 +113,52 @@ async def test_messages_that_outlived_their_time_are_acknowledged_for_every_subs
     assert [frame.message_id.entryId for frame in frames] == [3, 4]
 
 
+async def test_what_is_published_while_all_the_rest_expires_stays(
+    connect: Connect, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await timed.topic(TOPIC)
+    client = await connect()
+    first, second = [await topic.subscription(name, durable=True) for name in ("a", "b")]
+    await client.produce(TOPIC, 100)
+    await publish(client, 3)
+    timed.advance(61)
+    await say(timed, message_ttl_in_seconds=60)
+    flush = first.cursor.flush
+
+    async def slowly() -> None:
+        await publish(client, 1, 3)
+        await flush()
+
+    monkeypatch.setattr(first.cursor, "flush", slowly)
+    await keep(timed, Chore.EXPIRY)
+    assert (first.cursor.backlog, second.cursor.backlog) == (1, 1)
+
+
+@pytest.mark.parametrize("act", ["expire", "reset_to_time"])
+async def test_what_is_published_while_a_time_is_searched_is_younger(
+    connect: Connect, timed: Timed, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    topic = await timed.topic(TOPIC)
+    client = await connect()
+    subscription = await topic.subscription("s", durable=True)
+    await client.produce(TOPIC, 100)
+    await publish(client, 2)
+    timed.advance(60)
+    search = topic.ledger.position_at_time
+
+    async def slowly(timestamp_ms: int) -> Any:
+        found = await search(timestamp_ms)
+        await publish(client, 1, 2)
+        return found
+
+    monkeypatch.setattr(topic.ledger, "position_at_time", slowly)
+    if act == "expire":
+        await subscription.expire(30)
+    else:
+        await subscription.reset_to_time(timed.clock.time_ms() - 30_000)
+    assert subscription.cursor.backlog == 1
+
+
 async def test_without_a_time_to_live_nothing_expires(connect: Connect, timed: Timed) -> None:
     topic = await timed.topic(TOPIC)
     client = await connect()

@@ -12,6 +12,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.upkeep import backlog_quota
 from magnetar.broker.upkeep.backlog_quota import Breach
+from magnetar.broker.upkeep.expiry import first_not_older
 from magnetar.environment.logs import get_logger
 from magnetar.policies.quotas import BacklogQuotaPolicy, BacklogQuotaType
 from magnetar.protocol.errors import ProtocolError
@@ -125,9 +126,8 @@ class Backlog:
     async def _evict(self, breach: Breach) -> None:
         if breach.kind is BacklogQuotaType.message_age:
             self.time_evictions += 1
-            first_kept = await self._topic.ledger.position_at_time(
-                self._topic.clock.time_ms() - breach.limit * 1000
-            )
+            cutoff_ms = self._topic.clock.time_ms() - breach.limit * 1000
+            first_kept = await first_not_older(self._topic, cutoff_ms)
             for subscription in self._durable():
                 await subscription.expire_before(first_kept)
         else:

@@ -12,8 +12,17 @@ from magnetar.environment.logs import get_logger
 
 if TYPE_CHECKING:
     from magnetar.broker.persistent_topic import PersistentTopic
+    from magnetar.managed_ledger import Position
 
 log = get_logger("magnetar.broker")
+
+
+async def first_not_older(topic: PersistentTopic, timestamp_ms: int) -> Position:
+    """The first entry not older than `timestamp_ms`. Where all are older it is the next one to come: what is
+    published while others are searched, or acted upon, is not among them."""
+    last = topic.ledger.last_confirmed
+    found = await topic.ledger.position_at_time(timestamp_ms)
+    return found if found is not None else last.following
 
 
 async def expire_messages(topic: PersistentTopic) -> int:
@@ -29,7 +38,7 @@ async def expire_messages(topic: PersistentTopic) -> int:
     oldest = await topic.backlog.look()
     if all(each.durable for each in behind) and (oldest is None or oldest.published_ms >= cutoff_ms):
         return 0
-    first_kept = await topic.ledger.position_at_time(cutoff_ms)
+    first_kept = await first_not_older(topic, cutoff_ms)
     expired = 0
     for subscription in behind:
         if not subscription.closed:
