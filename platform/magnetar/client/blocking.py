@@ -11,8 +11,8 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import Any, Final, Literal, TypeVar
 
 from magnetar.client.blocking_transactions import BlockingTransaction, unwrapped
 from magnetar.client.client import AccessMode, Client, Compression
@@ -31,6 +31,9 @@ from magnetar.protocol.pulsar_pb2 import Schema
 T = TypeVar("T")
 
 
+_CANCELLING_S_MAX: Final = 5.0
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     """uvloop's where it is installed, as in the servers."""
     try:
@@ -46,17 +49,24 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = _new_loop()
+        self._handing_over = threading.Lock()
+        self._ending = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="magnetar client", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result."""
-        if self._loop.is_closed():
-            work.close()
-            raise AlreadyClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._handing_over:
+            if self._ending:
+                work.close()
+                raise AlreadyClosed("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            if self._ending:
+                raise AlreadyClosed("the client was closed meanwhile") from None
+            raise
         except BaseException:
             future.cancel()  # Left by KeyboardInterrupt, the loop must not go on with it.
             raise
@@ -70,10 +80,21 @@ class _LoopThread:
         return self.run(calling())
 
     def stop(self) -> None:
-        """End loop and thread."""
+        """End loop and thread. Other threads that wait for something are told that it will not come."""
+        with self._handing_over:
+            self._ending = True
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_CANCELLING_S_MAX)
 
 
 class BlockingClient:

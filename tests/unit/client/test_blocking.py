@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -64,3 +65,25 @@ def test_no_thread_is_left_behind() -> None:
         BlockingClient("nonsense")
     BlockingClient("pulsar://127.0.0.1:1").close()
     assert not [thread for thread in threading.enumerate() if thread.name == "magnetar client"]
+
+
+def test_who_waits_while_another_thread_closes_the_client_is_told() -> None:
+    client = BlockingClient("pulsar://127.0.0.1:1", operation_timeout_s=60.0)
+    begun = threading.Event()
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        begun.set()
+        try:
+            client.partitions("t")
+        except BaseException as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert begun.wait(5)
+    time.sleep(0.05)  # Mostly it waits for an answer by now; if not, it is told before it asks.
+    client.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert [type(each) for each in told] == [AlreadyClosed]
