@@ -119,10 +119,14 @@ class Transaction:
             raise TransactionEnded.locally(f"transaction {self} is {self.state.value}")
 
     async def _until_quiet(self) -> None:
-        """Wait until all that is under way in it has its answer."""
-        while self._pending:
-            self._quiet = self._quiet or self._loop.create_future()
-            await asyncio.shield(self._quiet)
+        """Wait until all that is under way in it has its answer. Who waits no longer may still end it either way."""
+        try:
+            while self._pending:
+                self._quiet = self._quiet or self._loop.create_future()
+                await asyncio.shield(self._quiet)
+        except asyncio.CancelledError:
+            self.state = TransactionState.UNKNOWN
+            raise
 
     async def __aenter__(self) -> Transaction:
         return self
