@@ -288,3 +288,35 @@ def test_no_transaction_has_a_number_that_nobody_counts_to(least: int) -> None:
     with pytest.raises(TransactionNotFound):
         named(least, 0)
     assert named(3, (1 << 63) - 1) == TxnId(3, (1 << 63) - 1)
+
+
+def test_a_snapshot_of_which_the_rest_was_not_stored_forgets_nothing() -> None:
+    state, again = CoordinatorState(4), CoordinatorState(4)
+    for _ in range(1200):
+        again.apply(state.begin(NOW, 1000, None)[1])
+    again.apply(state.end(TxnId(4, 1100), commit=True) or {})
+    first, *rest = state.snapshot()
+    again.apply(first)  # And there a broker ended.
+    assert len(rest) == 2
+    assert len(again) == 1200
+    assert [each.txn for each in again.unfinished] == [TxnId(4, 1100)]
+    for part in rest:
+        again.apply(part)
+    assert again.snapshot() == state.snapshot()
+
+    acks, read = PendingAcks(), PendingAcks()
+    for entry_id in range(2500):
+        record = acks.hold(
+            ONE, [Acked(at(entry_id))], is_acknowledged=lambda _: False, unacked=lambda _: None
+        )
+        assert record is not None
+        read.apply(record)
+    first, *rest = acks.snapshot()
+    read.apply(first)
+    assert len(rest) == 2
+    assert len(read) == 2500
+    for part in rest:
+        read.apply(part)
+    assert read.snapshot() == acks.snapshot()
+    read.apply(PendingAcks().snapshot()[0])  # What is told whole replaces all there was.
+    assert len(read) == 0

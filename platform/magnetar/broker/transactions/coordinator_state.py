@@ -269,8 +269,10 @@ class CoordinatorState:
 
     def _restore(self, record: Mapping[str, Any]) -> None:
         if record["part"] == 0:
-            self._live.clear()
-            self._deadlines.clear()
+            if len(record["live"]) < _PER_RECORD:
+                self._live.clear()
+                self._deadlines.clear()
+            # Else other parts follow, or were to follow and are not there: then what came before tells what they would.
             self.last_id = max(self.last_id, record["last_id"])
             self._outcomes = {least: Status(status) for least, status in record["outcomes"]}
         for each in record["live"]:

@@ -284,8 +284,10 @@ class PendingAcks:
 
     def _restore(self, record: Mapping[str, Any]) -> None:
         if record["part"] == 0:
-            self._individual.clear()
-            self._holders.clear()
+            if len(record["entries"]) < _PER_RECORD:
+                self._individual.clear()
+                self._holders.clear()
+            # Else other parts follow, or were to follow and are not there: then what came before tells what they would.
             self.cumulative = None
             if (told := record["cumulative"]) is not None:
                 most, least, ledger_id, entry_id, reached = told
