@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.transactions.buffer import BUFFER_CURSOR
 from magnetar.broker.transactions.pending_ack_store import pending_ack_log
 from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.managed_ledger.errors import StorageUnavailable
 from magnetar.naming import TopicName
 from magnetar.protocol.pulsar_pb2 import ABORT, CommandSubscribe, ServerError
 from tests.unit.broker.memory_log import MemoryLogs
@@ -90,6 +94,34 @@ async def test_a_transaction_ends_on_a_topic_that_takes_nothing_more(
     await client.subscribe(TOPIC, permits=10)
     assert payloads(await client.messages(1)) == [b"0"]
     await client.hears_nothing("message")
+
+
+async def test_an_end_that_no_marker_tells_is_stored_before_it_is_answered(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect()
+    await client.produce(TOPIC)
+    txn = await begin(client)
+    await add_partition(client, txn)
+    send_in(client, txn, b"one", 0)
+    await client.expect("send_receipt")
+    topic = topic_of(broker)
+    await topic.terminate()
+    assert topic.transactions is not None
+    cursor = topic.ledger.cursors[BUFFER_CURSOR]
+
+    async def fail() -> None:
+        raise StorageUnavailable("log", "away")
+
+    with monkeypatch.context() as away:
+        away.setattr(cursor, "flush", fail)
+        for _ in range(2):  # Whoever asks again is not told that it is done.
+            with pytest.raises(StorageUnavailable):
+                await topic.transactions.end(TxnId(*txn), commit=True, watermark=0)
+    for flushes in (1, 0):
+        before = cast(Any, cursor).flushes
+        await topic.transactions.end(TxnId(*txn), commit=True, watermark=0)
+        assert cast(Any, cursor).flushes == before + flushes
 
 
 async def test_what_no_coordinator_knows_of_is_aborted_once_it_says_so(

@@ -52,6 +52,8 @@ class TransactionBuffer:
         self._cursor = cursor
         self._changed = changed
         self._ending: dict[TxnId, asyncio.Future[None]] = {}
+        self._untold: set[TxnId] = set()
+        """Ended in memory, by no marker, and nowhere else yet: storing it failed."""
         self._unsaved = 0
         self._saved_at = context.clock.monotonic()
         self._saved_through = Position(-1, -1)
@@ -156,7 +158,7 @@ class TransactionBuffer:
     async def _end(self, txn: TxnId, *, commit: bool) -> None:
         ending = self._ending.get(txn)
         if ending is None:
-            if txn in self.state.ended and txn not in self.state.open:
+            if txn in self.state.ended and txn not in self.state.open and txn not in self._untold:
                 return
             ending = self._ending[txn] = asyncio.get_running_loop().create_future()
             self._mark(txn, ending, commit=commit)
@@ -186,6 +188,7 @@ class TransactionBuffer:
         try:
             await self._save(move=False)
         except Exception as error:
+            self._untold.add(txn)
             ending.set_exception(error)
             ending.exception()  # Whoever asked may be gone.
         else:
@@ -253,6 +256,7 @@ class TransactionBuffer:
             cursor.acknowledge_cumulative(cursor.mark_delete, properties=self.state.encode())
             await cursor.flush()
             crash_point("transaction_buffer.saved")
+            self._untold.clear()
             self.snapshot_ms = self._context.clock.time_ms()
             self._saved_through = through
             if move:
