@@ -94,6 +94,8 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         """Users' filters; None: none."""
         self._postponed = 0
         """Entries that such filters want to see again later."""
+        self.filtering = False
+        """Whether what was read waits for such filters, or to be shown to them again."""
         self._follow_filters()
 
     # Positions.
@@ -238,7 +240,10 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         names = self.topic.policies.entry_filters
         if names != (() if self.entry_filters is None else self.entry_filters.names):
             host = self.topic.context.entry_filters
+            before = self.entry_filters
             self.entry_filters = FilterGate(host, names, self) if names else None
+            if before is not None:
+                before.interrupt()  # Or whoever waits for filters that fail would never ask the new ones.
 
     async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
         generation = self._generation
@@ -300,7 +305,11 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         """Let entries through the filters, and what passes to the consumers. It waits only where users have filters."""
         candidates = self._sift(dispatcher, entries)
         if self.entry_filters is not None:
-            await self._pass_filters(self.entry_filters, dispatcher, candidates, replayed=replayed)
+            self.filtering = True
+            try:
+                await self._pass_filters(dispatcher, candidates, replayed=replayed)
+            finally:
+                self.filtering = False
         elif candidates:
             self._hand_out(dispatcher, candidates, replayed=replayed)
 
@@ -323,17 +332,23 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
             self.compacted.acknowledged((position, None) for position in positions)
 
     async def _pass_filters(
-        self, gate: FilterGate, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool
+        self, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool
     ) -> None:
         """Hand out what users' filters accept. What they postpone comes again after a while; where order matters,
         what lies behind it waits with it."""
         generation = self._generation
         while candidates:
+            gate = self.entry_filters
+            if gate is None:
+                self._hand_out(dispatcher, candidates, replayed=replayed)
+                return
             verdicts = await gate.judge([candidate.entry for candidate in candidates])
-            if verdicts is None or generation != self._generation or dispatcher is not self.dispatcher:
+            if generation != self._generation or dispatcher is not self.dispatcher:
                 if not replayed:
                     self._source.rewind()
                 return
+            if verdicts is None:
+                continue  # Other filters hold by now.
             kept: list[Candidate] = []
             if not dispatcher.individual and frames.RESCHEDULE in verdicts:
                 first = verdicts.index(frames.RESCHEDULE)
@@ -366,6 +381,8 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         self._postponed -= len(positions)
         if generation == self._generation and not self.closed:
             self.deliver_again(positions)
+        else:
+            self.wake()  # It may have waited for there to be fewer of them.
 
     def _hand_out(self, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool) -> None:
         if candidates:
@@ -512,6 +529,13 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         return dispatcher.room() > 0 and (
             self._any_due() or (self._source.has_more() and not self._delays.full)
         )
+
+    @property
+    def progress(self) -> tuple[object, ...]:
+        """Changes with whatever is done for its consumers, be it that entries are held back or passed over."""
+        filters, users = self._filters, self.entry_filters
+        rejected = 0 if users is None else users.rejected
+        return self.flow.messages.count, self.cursor.read_position, filters.never, filters.later, rejected
 
     @property
     def retrying(self) -> bool:

@@ -32,7 +32,7 @@ class Watchdog:
         """Heal it if it has stood still for long."""
         subscription = self._subscription
         remedy = self._standstill.look(
-            could_move=not self.idle_because(), moved=subscription.flow.messages.count, now=now
+            could_move=not self.idle_because(), moved=subscription.progress, now=now
         )
         if remedy is Remedy.NONE:
             return
@@ -65,6 +65,8 @@ class Watchdog:
             return "it is in doubt whether the topic is served here"
         if subscription.gate is not None and subscription.gate.waiting:
             return "a dispatch rate is used up"
+        if subscription.filtering:
+            return "entry filters are asked, or want to see it later"
         if subscription.retrying:
             return "reads fail, and are tried again"
         if subscription.something_to_send():

@@ -274,6 +274,40 @@ async def test_who_waits_for_a_filter_can_be_stopped(
         await ends()
 
 
+@pytest.mark.parametrize("others", ["colour", ""])
+@pytest.mark.parametrize("kind", [CommandSubscribe.Exclusive, CommandSubscribe.Shared])
+async def test_who_waits_for_filters_that_fail_gets_by_with_others(
+    connect: Connect, start_broker: StartBroker, directory: Path, kind: int, others: str
+) -> None:
+    broker = await filtered(start_broker, directory, "raises")
+    client = await connect(to=broker)
+    await publish(client, "blue", "green")
+    await client.subscribe(TOPIC, kind=kind, permits=10)
+    topic = topic_of(broker)
+    failing = topic.subscriptions["sub"].entry_filters
+    assert failing is not None
+    await until(lambda: failing.failures >= 1)
+    await broker.context.resources.update_topic_policies(
+        TopicName.parse(TOPIC),
+        lambda said: said.changed(entry_filters=EntryFilters(entry_filter_names=others)),
+    )
+    assert await arrivals(client, 2) == [0, 1]
+    async with asyncio.timeout(5):
+        await broker.topics.unload(TopicName.parse(TOPIC))
+
+
+async def test_who_waits_for_filters_does_not_stand_still(
+    connect: Connect, start_broker: StartBroker, directory: Path
+) -> None:
+    broker = await filtered(start_broker, directory, "raises")
+    client = await connect(to=broker)
+    await publish(client, "blue")
+    await client.subscribe(TOPIC, permits=10)
+    subscription = topic_of(broker).subscriptions["sub"]
+    await until(lambda: subscription.entry_filters is not None and subscription.entry_filters.failures >= 1)
+    assert subscription.stats()["idleReason"] == "entry filters are asked, or want to see it later"
+
+
 async def test_the_platform_may_filter_everything_but_not_its_own_topics(
     connect: Connect, start_broker: StartBroker, directory: Path
 ) -> None:

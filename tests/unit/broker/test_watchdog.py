@@ -14,7 +14,7 @@ from magnetar.broker.subscription import Subscription
 from magnetar.naming import TopicName
 from magnetar.protocol.pulsar_pb2 import CommandSubscribe
 from tests.unit.broker.conftest import Connect, StartBroker
-from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.raw_client import RawClient, until
 
 
 def test_it_is_woken_first_and_begun_anew_then() -> None:
@@ -124,6 +124,30 @@ async def test_a_read_that_never_ends_is_given_up(
     bodies = [payload for _, payload in await client.messages(2)]
     assert [body[-len(b"second") :] for body in bodies][1] == b"second"
     assert subscription.watchdog.healed == 2
+
+
+async def test_who_reads_what_is_due_later_only_does_not_stand_still(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long backlog of delayed messages, read to its end, sends nothing for long."""
+    broker = await start_broker()
+    client = await connect(to=broker)
+    subscription, clock = await stand(broker, client, CommandSubscribe.Shared)
+    later_ms = clock.time_ms() + 1_000_000
+    read = subscription.cursor.read
+
+    async def one_by_one(*_: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        clock.ahead_s += 31
+        broker.tick()
+        return await read(1, 1 << 20)
+
+    monkeypatch.setattr(subscription.cursor, "read", one_by_one)
+    for number in range(6):
+        client.send(b"later", number + 1, metadata={"deliver_at_time": later_ms})
+        await client.expect("send_receipt")
+    await until(lambda: subscription.delayed == 6)
+    assert subscription.watchdog.healed == 0
 
 
 async def test_who_has_a_reason_to_rest_is_not_disturbed(start_broker: StartBroker, connect: Connect) -> None:

@@ -27,15 +27,15 @@ class Standstill:
         """0: never impatient."""
         self._patience_s = patience_s
         self._since: float | None = None
-        self._moved = -1
+        self._moved: object = None
         self._woken = False
 
     def since(self, now: float) -> float:
         """For how long it has stood still, in seconds."""
         return 0.0 if self._since is None else now - self._since
 
-    def look(self, *, could_move: bool, moved: int, now: float) -> Remedy:
-        """`could_move`: somebody wants what is there; `moved` counts what has gone out so far."""
+    def look(self, *, could_move: bool, moved: object, now: float) -> Remedy:
+        """`could_move`: somebody wants what is there; `moved` is another whenever something was done about it."""
         if not could_move or moved != self._moved or self._since is None:
             self._moved = moved
             self._since = now if could_move else None
