@@ -80,9 +80,13 @@ class Reader:
             entry_id = first + len(entries)
             entry = more.popleft() if more else self.cached(ledger_id, entry_id)
             if entry is None and (not entries or total < max_bytes):
-                more.extend(
-                    await self._stored_run(ledger_id, entry_id, count - len(entries), max_bytes - total)
-                )
+                try:
+                    run = await self._stored_run(ledger_id, entry_id, count - len(entries), max_bytes - total)
+                except ReadFailed:
+                    if entries:
+                        break  # Those before it are whole; whoever asks for it will be told.
+                    raise
+                more.extend(run)
                 entry = more.popleft() if more else None
             if entry is None or (entries and total + len(entry) > max_bytes):
                 break

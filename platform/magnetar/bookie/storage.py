@@ -383,7 +383,13 @@ class Storage:
         while len(run) < count and (not run or total < max_bytes):
             expected = first + len(run)
             before = len(run)
-            for stored in self.read(ledger_id, expected):
+            try:
+                found = self.read(ledger_id, expected)
+            except (EntryLogCorrupt, OSError):
+                if run:
+                    break  # Those before it are whole; whoever asks for it will be told.
+                raise
+            for stored in found:
                 if stored.entry_id != expected or len(run) == count:
                     break
                 if run and total + len(stored.entry) > max_bytes:
@@ -417,7 +423,14 @@ class Storage:
         self, location: Location, ledger_id: int, entry_id: int, *, window: int | None = None
     ) -> list[StoredEntry]:
         window = self._read_ahead_bytes if window is None else window
-        found = self.logs.read(location, window)
+        try:
+            found = self.logs.read(location, window)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if not window:
+                raise
+            found = self.logs.read(location)  # What cannot be read may lie behind it.
         self._window.read(location.log, location.offset, location.offset + max(location.length, window))
         if found[0][:2] != (ledger_id, entry_id):
             raise EntryLogCorrupt(

@@ -21,6 +21,7 @@ class WrappedFile:
         return self._file.write(offset, buffers)
 
     def read(self, offset: int, size: int) -> bytes:
+        self._disk.before_read(self._path, offset, size)
         return self._file.read(offset, size)
 
     def sync(self) -> None:
@@ -54,6 +55,9 @@ class WrappedDisk:
 
     def before_write(self, path: Path) -> None:
         """May raise instead of the write."""
+
+    def before_read(self, path: Path, offset: int, size: int) -> None:
+        """May raise instead of the read."""
 
     def before_allocate(self, path: Path) -> None:
         """May raise instead of laying zeros."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from magnetar.bookie.garbage import GarbageCollector
 from magnetar.bookie.integrity import Integrity
 from magnetar.bookie.scrub import Scrubber
 from magnetar.protocol.bookie import BookieStatus
+from tests.unit.bookie.disks import WrappedDisk
 from tests.unit.bookie.test_garbage import PAYLOAD, Catalog, expect, fill
 from tests.unit.bookie.test_limbo import KnownPeers
 from tests.unit.bookie.workbench import add_many, running, whole
@@ -151,3 +153,44 @@ async def test_a_damaged_log_stays_while_something_is_missed_that_may_be_in_it(t
         await bookie.leave_limbo([])
         await collector.collect()
         assert not logs[0].exists()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+async def test_what_lies_before_damage_is_read_in_runs_all_the_same(tmp_path: Path, cached: bool) -> None:
+    """Two copies damaged in different places still are one whole: neither is to refuse what it has."""
+    async with running(tmp_path) as bookie:
+        logs = await sealed_logs(bookie, range(1, 4), 20)
+        flip(logs[0], 64 + 11 * RECORD + 100)  # Entry 5 of ledger 1.
+        if cached:
+            await add_many(bookie, 1, range(5), PAYLOAD)
+        first, rest = (
+            await bookie.read_entries(1, 0, 20, 1 << 20),
+            await bookie.read_entries(1, 6, 20, 1 << 20),
+        )
+        assert first == (OK, [whole(1, entry_id, PAYLOAD) for entry_id in range(5)])
+        assert rest == (OK, [whole(1, entry_id, PAYLOAD) for entry_id in range(6, 20)])
+        assert await bookie.read_entries(1, 5, 20, 1 << 20) == (BookieStatus.IO_ERROR, [])
+
+
+class BadSector(WrappedDisk):
+    """One place of the entry logs cannot be read."""
+
+    place = -1
+
+    def before_read(self, path: Path, offset: int, size: int) -> None:
+        if path.suffix == ".log" and offset <= self.place < offset + size:
+            raise OSError(errno.EIO, "bad sector")
+
+
+async def test_a_bad_sector_costs_only_the_entry_that_it_is_in(tmp_path: Path) -> None:
+    """Not those before it, with which it would have been read ahead."""
+    disk = BadSector()
+    async with running(tmp_path, disk=disk) as bookie:
+        logs = await sealed_logs(bookie, range(1, 4), 20)
+        assert logs[0].suffix == ".log"
+        disk.place = 64 + 11 * RECORD + 100  # Entry 5 of ledger 1.
+        for entry_id in range(9):
+            read = await bookie.read_entry(1, entry_id)
+            assert read.status is (BookieStatus.IO_ERROR if entry_id == 5 else OK), entry_id
+        status, entries = await bookie.read_entries(1, 0, 20, 1 << 20)
+        assert (status, len(entries)) == (OK, 5)
