@@ -120,6 +120,28 @@ def test_all_chunks_of_the_last_large_message_stay_and_those_of_one_that_is_not_
     assert [ordinal for ordinal in range(6) if survivors.stays(ordinal)] == [1, 3, 4]
 
 
+def test_chunks_that_were_sent_twice_cost_no_message() -> None:
+    """A producer loses its connection before it hears that a chunk is stored, and sends that again."""
+    survivors = Survivors(10)
+    survivors.begin()
+    for ordinal, (message, number) in enumerate(
+        [
+            ("old", 0),
+            ("old", 1),
+            ("old", 2),
+            ("new", 0),
+            ("new", 1),
+            ("new", 1),
+            ("new", 2),
+            ("hole", 0),
+            ("hole", 2),
+        ]
+    ):
+        survivors.see_chunk(ordinal, b"k", Chunk(("p", message), number, 3))
+    survivors.end()
+    assert [ordinal for ordinal in range(9) if survivors.stays(ordinal)] == [3, 4, 6]
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_the_compacted_view_is_the_replayed_history(open_topic: Topics, seed: int) -> None:
     dice = random.Random(seed)

@@ -131,17 +131,25 @@ class Survivors:
                 self.kept_messages += 1
 
     def _gather(self, ordinal: int, chunk: Chunk) -> tuple[int, ...] | None:
-        """All chunks of a message, once the last has come."""
+        """All chunks of a message, once the last has come.
+
+        A producer that came back may have sent some once more: consumers pass these over, or begin again at the first.
+        """
         if chunk.number == 0:
             self._chunks.pop(chunk.message, None)
             if len(self._chunks) >= _CHUNKED_MAX:
                 del self._chunks[next(iter(self._chunks))]
         ordinals = self._chunks.setdefault(chunk.message, [])
+        if chunk.number < len(ordinals):
+            return None
+        if chunk.number > len(ordinals):
+            del self._chunks[chunk.message]  # One before it is missing: nobody is ever given this message.
+            return None
         ordinals.append(ordinal)
         if chunk.number < chunk.of - 1:
             return None
         del self._chunks[chunk.message]
-        return tuple(ordinals) if len(ordinals) == chunk.of else None
+        return tuple(ordinals)
 
     def _narrow(self) -> None:
         """Too many keys: leave half of them to a later pass."""
