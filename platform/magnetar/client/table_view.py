@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.client.errors import AlreadyClosed, ClientError
 from magnetar.environment.logs import get_logger
+from magnetar.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from magnetar.client.messages import MessageBatch
@@ -75,17 +76,28 @@ class TableView(Mapping[str, bytes]):
             log.error("table_view.ended", topic=self._reader.topic, reason=str(error))
 
     def _take(self, batch: MessageBatch) -> None:
-        for message in batch.messages:
-            key = message.key
+        try:
+            read = [(message.key, message.data or None) for message in batch.messages]
+        except ProtocolError as error:  # As official clients do; or nothing after it would ever be known.
+            log.error(
+                "entry.unreadable", topic=batch.topic, message_id=str(batch.message_id), reason=str(error)
+            )
+            return
+        for key, value in read:
             if key is None:
                 continue
-            value = message.data or None
             if value is None:
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
-            for listener in self._listeners:
-                listener(key, value)
+            for listener in list(self._listeners):
+                self._tell(listener, key, value)
+
+    def _tell(self, listener: Listener, key: str, value: bytes | None) -> None:
+        try:
+            listener(key, value)
+        except Exception:  # The program's own: what is known goes on being kept up to date.
+            log.exception("table_view.listener_failed", topic=self._reader.topic, key=key)
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -22,7 +22,7 @@ from magnetar.naming import TopicName
 from magnetar.protocol import ack_sets, commands
 from magnetar.protocol.chunks import ChunkAssembler
 from magnetar.protocol.entry import StoredEntry, split_entry
-from magnetar.protocol.errors import ChecksumMismatch, ProtocolError
+from magnetar.protocol.errors import BatchUnopenable, ChecksumMismatch, ProtocolError
 from magnetar.protocol.ids import MessageId, to_signed
 from magnetar.protocol.message import SplitMessage, read_metadata, split_message
 from magnetar.protocol.pulsar_pb2 import (
@@ -170,6 +170,8 @@ class TopicConsumer(TopicLink):
         if self.settings.read_compacted:
             try:
                 batch.leave_out_compacted()
+            except BatchUnopenable:
+                log.debug("entry.encrypted", topic=self.topic, message_id=str(delivery.message_id))
             except ProtocolError as error:
                 self._discard(delivery, error)
                 return None

@@ -8,13 +8,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.client import Client, MessageId
 from magnetar.client.blocking import BlockingClient
 from magnetar.client.consumer import Consumer
 from magnetar.client.errors import BrokerRefused, InvalidUse
 from magnetar.client.topic_pattern import TopicPattern
+from magnetar.naming import TopicName
 from magnetar.protocol.ids import EARLIEST
+from magnetar.protocol.message import build_message
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from tests.unit.admin.conftest import Platform
+from tests.unit.broker.compaction.conftest import publish
 
 BASE = "/admin/v2/persistent/public/default"
 
@@ -105,6 +110,49 @@ async def test_a_table_view_follows_its_topic(platform: Platform, client: Client
     assert sorted(view.keys()) == ["k1", "k2", "k4", "k9"]
     await view.close()
     assert view["k9"] == b"new"
+
+
+async def test_a_table_view_goes_on_after_what_it_cannot_read_and_listeners_that_fail(
+    platform: Platform, client: Client
+) -> None:
+    producer = await client.create_producer("t", compression="zlib")
+    view = await client.create_table_view("t")
+    heard: list[str] = []
+
+    def fails(key: str, value: bytes | None) -> None:
+        raise ValueError(key)
+
+    view.listen(fails)
+    view.listen(lambda key, value: heard.append(key))
+    await producer.send(b"1", key="a")
+    topic = await platform.broker.topics.get(TopicName.parse("t"), create=False)
+    assert isinstance(topic, PersistentTopic)
+    encrypted = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2)
+    encrypted.encryption_keys.add(key="k", value=b"v")
+    await publish(topic, build_message(encrypted, b"secret"), 2)
+    await producer.send(b"2", key="b")
+    async with asyncio.timeout(10):
+        await view.refresh()
+    assert dict(view) == {"a": b"1", "b": b"2"}
+    assert heard == ["a", "b"]
+
+
+async def test_encrypted_batches_are_not_taken_for_unreadable_ones(
+    platform: Platform, client: Client
+) -> None:
+    """Of a compacted topic, too: our client has no keys, but whoever carries entries on may."""
+    consumer = await client.subscribe("t", "s", read_compacted=True)
+    topic = await platform.broker.topics.get(TopicName.parse("t"), create=False)
+    assert isinstance(topic, PersistentTopic)
+    encrypted = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=2)
+    encrypted.encryption_keys.add(key="k", value=b"v")
+    await publish(topic, build_message(encrypted, b"secret"), 2)
+    await platform.publish("t", b"next")
+    first, second = await consumer.receive_batch(10), await consumer.receive_batch(10)
+    assert first is not None
+    assert bytes(first.raw[1]) == b"secret"
+    assert second is not None
+    assert second.payloads == [b"next"]
 
 
 async def test_a_range_is_read_from_within_batches(platform: Platform, client: Client) -> None:
