@@ -151,7 +151,8 @@ class Cursor:
             except EntryUnreadable as error:
                 if not await self._owner.may_pass(first, error):
                     raise
-                if error.lost == "entry" and not self._closed:
+                self._check_open()  # Or it could not be passed over, and would be read again for ever.
+                if error.lost == "entry":
                     self.acknowledge([(first, None)])
                 continue
             if generation != self._generation:

@@ -14,6 +14,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.config import UNLIMITED, ManagedLedgerConfig
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.errors import (
+    CursorClosed,
     EntryUnreadable,
     ManagedLedgerError,
     NoSuchLedgerInLog,
@@ -131,6 +132,29 @@ def test_entries_that_all_bookies_deny_are_passed_over_one_by_one_where_the_sett
         else:
             with pytest.raises(EntryUnreadable):
                 await read_all(cursor)
+        await factory.close()
+
+    house.run(story())
+
+
+def test_a_cursor_that_is_closed_while_it_passes_over_a_lost_entry_ends() -> None:
+    """It cannot acknowledge the entry any more: it must not read it again and again."""
+    house = House()
+
+    async def story() -> None:
+        factory, _ = house.factory()
+        log = await factory.open(NAME, replace(CONFIG, auto_skip_lost=True))
+        cursor = await log.open_cursor("c", initial="earliest")
+        positions = await three_ledgers(log)
+        for bookie in house.bookies.values():
+            del bookie.ledgers[positions[0].ledger_id].entries[0]
+        log.cache.clear()
+        reading = asyncio.create_task(cursor.read(10, MB))
+        await asyncio.sleep(0)
+        await cursor.close()
+        async with asyncio.timeout(60):
+            with pytest.raises(CursorClosed):
+                await reading
         await factory.close()
 
     house.run(story())
