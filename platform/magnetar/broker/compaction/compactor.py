@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.broker.compaction.messages import cut, places_in, read_contents
 from magnetar.broker.compaction.state import CompactedEntry, CompactedRecord, encode_entry
 from magnetar.broker.compaction.survivors import Survivors
+from magnetar.broker.errors import PersistenceFailed
 from magnetar.environment.crash import crash_point
 from magnetar.ledger.errors import LedgerError, TooManyPending
 from magnetar.managed_ledger import Entry, Position
@@ -74,6 +75,8 @@ class Compactor:
         self._survivors = Survivors(scope.keys_max, keep_keyless=scope.keep_keyless)
         self._slice_ends = 0.0
         self._seen = 0
+        self._places: int | None = None
+        """How many ordinals there are, once all was read."""
 
     async def choose(self) -> None:
         """The first phase: which messages stay.
@@ -128,7 +131,11 @@ class Compactor:
         return Outcome(record, self._seen, survivors.passes)
 
     async def _read(self) -> AsyncIterator[tuple[CompactedEntry, SplitMessage, int]]:
-        """Each entry with the ordinal of its first message: the same ones every time."""
+        """Each entry with the ordinal of its first message: the same ones every time.
+
+        Raises:
+            PersistenceFailed: they are not.
+        """
         ordinal = 0
         async for each in self._entries():
             now = self._clock.monotonic()
@@ -143,6 +150,10 @@ class Compactor:
             if not metadata.HasField("marker_type") and not self._scope.hides(metadata):
                 yield each, split, ordinal
             ordinal += places_in(metadata)
+        if self._places is None:
+            self._places = ordinal
+        elif self._places != ordinal:
+            raise PersistenceFailed("the log has let entries go that were being compacted: compact again")
 
     async def _entries(self) -> AsyncIterator[CompactedEntry]:
         scope = self._scope

@@ -9,7 +9,7 @@ the topic next deletes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
@@ -120,10 +120,12 @@ class TopicCompaction:
             if switch_in_doubt:  # Say first that what we believe to hold does.
                 holding = "" if self.current is None else self.current.record.encode()
                 await self._change({COMPACTED_PROPERTY: holding})
-            for ledger_id in set(self._named()) - set(self._holding()):
+            gone = set(self._named()) - set(self._holding())
+            for ledger_id in gone:
                 await self._ledger.client.delete(ledger_id)
             crash_point("compaction.old_deleted")
-            await self._change({KEPT_LEDGERS: ",".join(map(str, self._holding()))})
+            # What a run that began meanwhile has named stays named.
+            await self._change({}, forget=gone)
         except (LedgerError, ManagedLedgerError) as error:
             log.warning("compaction.leftovers_kept", topic=str(self._topic.name), reason=str(error))
 
@@ -251,7 +253,7 @@ class TopicCompaction:
         ledger_id = made.writer.ledger_id
         try:
             crash_point("compaction.before_named")
-            await self._change({KEPT_LEDGERS: ",".join(map(str, [*self._named(), ledger_id]))})
+            await self._change({}, name=ledger_id)
             await made.check(ledger.client, ledger.name)
             outcome = await compactor.write(made.writer)
             await self._change({COMPACTED_PROPERTY: outcome.record.encode()})
@@ -272,11 +274,23 @@ class TopicCompaction:
         await self._delete_leftovers()
         return outcome
 
-    async def _change(self, changes: Mapping[str, str]) -> None:
-        """Change what the cursor's properties say: all at once, or nothing. What becomes empty is not kept."""
+    async def _change(
+        self, changes: Mapping[str, str], *, name: int | None = None, forget: Collection[int] = ()
+    ) -> None:
+        """Change what the cursor's properties say: all at once, or nothing. What becomes empty is not kept.
+
+        `name` is a compacted ledger that there is from now on; those to `forget` are deleted.
+        """
         assert self._cursor is not None
         async with self._changing:
-            changed = {**self._cursor.cursor_properties, **changes}
+            named = dict.fromkeys(each for each in (*self._holding(), *self._named()) if each not in forget)
+            if name is not None:
+                named[name] = None
+            changed = {
+                **self._cursor.cursor_properties,
+                KEPT_LEDGERS: ",".join(map(str, named)),
+                **changes,
+            }
             await self._cursor.set_cursor_properties({name: said for name, said in changed.items() if said})
 
     # Reading.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from magnetar.broker.compaction.compactor import Compactor, Outcome
 from magnetar.broker.errors import CompactionRunning, SubscriptionNotFound
 from magnetar.environment import crash
+from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.records import KEPT_LEDGERS
 from magnetar.protocol.ids import MessageId
 from magnetar.protocol.pulsar_pb2 import CompressionType
@@ -126,6 +130,56 @@ async def test_a_topic_that_is_not_to_be_compacted_any_more(open_topic: Topics, 
         await topic.delete_subscription("__compaction")
     await compact(topic)
     assert topic.compaction.horizon >= last
+
+
+async def test_a_log_that_is_truncated_while_it_is_compacted_is_not_compacted_wrongly(
+    open_topic: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await open_topic()
+    for number in range(20):
+        await publish(topic, single(f"k{number % 3}" if number < 19 else "last", str(number)))
+    write = Compactor.write
+
+    async def write_of_what_is_left(self: Compactor, writer: LedgerWriter) -> Outcome:
+        await topic.compaction.let_go()
+        await topic.ledger.trim()
+        return await write(self, writer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Compactor, "write", write_of_what_is_left)
+        topic.compaction.start()
+        await compacted(topic)
+    assert 0 < topic.ledger.number_of_entries < 20
+    assert topic.compaction.status == "ERROR"
+    await topic.context.tasks.drain()
+    await compact(topic)
+    assert [value for *_, value in await read_view(topic)] == ["16", "17", "18", "19"]
+
+
+async def test_what_a_run_names_stays_named_while_old_ledgers_are_deleted(
+    open_topic: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run of hours may find its ledger deleted as one that nobody names."""
+    topic = await open_topic()
+    await publish(topic, single("a", "1"))
+    await compact(topic)
+    holds = topic.internal_stats()["compactedLedger"]["ledgerId"]
+    await topic.compaction._change({}, name=10**6)
+    going_on, deleting = asyncio.Event(), asyncio.Event()
+
+    async def delete(ledger_id: int) -> None:
+        assert ledger_id == 10**6
+        deleting.set()
+        await going_on.wait()
+
+    monkeypatch.setattr(topic.ledger.client, "delete", delete)
+    leftovers = asyncio.create_task(topic.compaction._delete_leftovers())
+    await deleting.wait()
+    await topic.compaction._change({}, name=10**6 + 1)
+    going_on.set()
+    await leftovers
+    named = topic.ledger.cursors["__compaction"].cursor_properties[KEPT_LEDGERS]
+    assert named == f"{holds},{10**6 + 1}"
 
 
 @pytest.mark.parametrize(
