@@ -19,6 +19,7 @@ from magnetar.bookie.directory import COOKIE_FILE, Share
 from magnetar.bookie.errors import BookieNotRunning, DirectoryDamaged, ForeignDirectory
 from magnetar.bookie.limbo import Limbo, LimboFile, Losses
 from magnetar.bookie.machine import THIS_MACHINE, Machine
+from magnetar.bookie.reads import ReadFailed
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.shares import ListedShare, SharesFile, divided
 from magnetar.bookie.space import Fullness
@@ -341,8 +342,20 @@ class SeveralDirectories:
     async def fence_unasked(self, ledger_ids: Collection[int]) -> None:
         by_share: dict[Bookie, list[int]] = {}
         for ledger_id in ledger_ids:
-            by_share.setdefault(self._of(ledger_id), []).append(ledger_id)
+            by_share.setdefault(await self._holder(ledger_id), []).append(ledger_id)
         await asyncio.gather(*(share.fence_unasked(some) for share, some in by_share.items()))
+
+    async def _holder(self, ledger_id: int) -> Bookie:
+        """The share of a ledger; of one that none knows any more the one that has entries of it, for from here on only
+        that is asked which knows it."""
+        if not self.knows(ledger_id):
+            for share in self.shares:
+                try:
+                    if await share.held(ledger_id):
+                        return share
+                except ReadFailed as error:
+                    log.warning("share.not_searched", ledger_id=ledger_id, reason=str(error))
+        return self._of(ledger_id)
 
     def fences_are_back(self) -> None:
         for share in self.shares:

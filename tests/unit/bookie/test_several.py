@@ -350,3 +350,41 @@ async def test_a_damaged_list_is_damage(tmp_path: Path) -> None:
     (tmp_path / "ledgers0" / "shares.json").write_text("{")
     with pytest.raises(DirectoryDamaged, match="shares"):
         await made(tmp_path).start()
+
+
+class NoPeer:
+    """Metadata name the bookie for these ledgers, and nobody else has any of it."""
+
+    def __init__(self, ledgers: range) -> None:
+        self._ledgers = set(ledgers)
+
+    async def ledgers(self) -> set[int]:
+        return self._ledgers
+
+    async def fenceable(self) -> set[int]:
+        return self._ledgers
+
+    async def holdings(self, ledger_id: int) -> Holdings | None:
+        return Holdings([(0, 0)], master_key=KEY)
+
+    async def fetch(self, ledger_id: int, entry_id: int) -> bytes | None:
+        return None
+
+
+async def test_a_share_that_lost_its_table_still_has_its_ledgers(tmp_path: Path) -> None:
+    """Also those that would go elsewhere now: its copies may be the last there are."""
+    async with started(made(tmp_path, 1)) as bookie:
+        await filled(bookie, range(6))
+    async with started(made(tmp_path, 3)) as bookie:
+        await all_there(bookie, range(6))
+    for table in (tmp_path / "ledgers0" / "ledgers").iterdir():
+        table.write_bytes(b"")
+    async with started(made(tmp_path, 3, on_lost_data="limbo")) as bookie:
+        integrity = Integrity(bookie, NoPeer(range(6)), retry_s=0.01, look_s=0.01)
+        await integrity.prepare()
+        report = await integrity.check()
+        assert not report.lost
+        await bookie.leave_limbo(())
+        await all_there(bookie, range(6))
+        assert bookie.shares[0].ledgers() == set(range(6))
+        assert await add(bookie, 4, 1) is BookieStatus.FENCED
