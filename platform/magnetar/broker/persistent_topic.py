@@ -286,6 +286,11 @@ class PersistentTopic(TransactionalTopic, Topic):
             ) from error
 
     @property
+    def subscribing(self) -> bool:
+        """Whether a subscription is being made, or ended: nobody sees it among them yet, or still."""
+        return self._subscribing.locked()
+
+    @property
     def untouched(self) -> bool:
         consumers = any(each.consumers for each in self.subscriptions.values())
         return not self.producers and not consumers and not self.ledger.number_of_entries
@@ -387,7 +392,7 @@ class PersistentTopic(TransactionalTopic, Topic):
         for subscription in list(self.subscriptions.values()):
             subscription.notice_mark_delete()
             deserted_at = subscription.deserted_at
-            if deserted_at is not None and now - deserted_at > _DESERTED_S:
+            if not subscription.durable and deserted_at is not None and now - deserted_at > _DESERTED_S:
                 self.consumer_left(
                     subscription
                 )  # A reader that let go of its cursor to seek, and never came back.

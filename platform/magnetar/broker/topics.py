@@ -320,7 +320,9 @@ class TopicRegistry:
 
     async def delete_unused(self, topic: PersistentTopic) -> bool:
         """Delete a topic that was found unused, unless somebody has come since."""
-        if self._topics.get(topic.name) is not topic or topic.closing or is_active(topic):
+        if self._topics.get(topic.name) is not topic or topic.closing or topic.name in self._closing:
+            return False
+        if not topic.ours or is_active(topic):
             return False
         topic.closing = True  # At once: nobody is let in between the look and the end.
         await self._close(topic, self._delete_closed)
@@ -340,6 +342,8 @@ class TopicRegistry:
 
     async def _delete_closed(self, topic: Topic) -> None:
         if isinstance(topic, PersistentTopic):
+            if not topic.ours:  # Whoever serves it by now has stored, and receipted, what would go, too.
+                raise ServiceNotReady(f"topic {topic.name} was lost while it was closing: look it up again")
             for log_name in topic.pending_ack_logs:
                 await self._context.ledgers.delete(log_name)
             await self._context.ledgers.delete(topic.ledger.name)

@@ -12,7 +12,7 @@ from magnetar.broker.compaction.state import COMPACTION_CURSOR
 from magnetar.broker.errors import BacklogExceeded, BacklogHeld
 from magnetar.broker.upkeep import housekeeping
 from magnetar.broker.upkeep.backlog_quota import breaches, entries_to_evict
-from magnetar.broker.upkeep.chores import Chore, Rota
+from magnetar.broker.upkeep.chores import Chore, Chores, Rota
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.policies.quotas import BacklogQuota, BacklogQuotaPolicy, BacklogQuotaType
 from magnetar.policies.storage import InactiveTopicDeleteMode, InactiveTopicPolicies, RetentionPolicies
@@ -333,6 +333,54 @@ async def test_a_topic_that_somebody_uses_stays(connect: Connect, timed: Timed, 
     assert not await idle_until_deleted(timed, 1e6)
 
 
+async def test_a_topic_that_is_being_subscribed_to_stays(
+    timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await timed.topic(TOPIC)
+    opened, stored = topic.ledger.open_cursor, asyncio.Event()
+
+    async def slowly(*args: Any, **options: Any) -> Any:
+        await stored.wait()
+        return await opened(*args, **options)
+
+    monkeypatch.setattr(topic.ledger, "open_cursor", slowly)
+    making = asyncio.create_task(topic.create_subscription("s"))
+    await asyncio.sleep(0)
+    timed.advance(1e6)
+    async with asyncio.timeout(5):  # A deletion would wait for what is being stored.
+        await keep(timed, Chore.INACTIVITY)
+    stored.set()
+    await making
+    assert timed.broker.topics.find(TopicName.parse(TOPIC)) is topic
+    assert not topic.subscriptions["s"].closed
+
+
+@pytest.mark.parametrize("when", ["before", "while it closes"])
+async def test_a_topic_that_was_lost_is_not_deleted(
+    timed: Timed, logs: MemoryLogs, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It is another broker's by now, and may have got messages there."""
+    topic = await timed.topic(TOPIC)
+    timed.advance(1e6)
+    keeping, closing = topic.housekeeping, topic.ledger.close
+
+    async def lost_before(chores: Chores) -> None:
+        topic.lost = True
+        await keeping(chores)
+
+    async def lost_in_closing() -> None:
+        topic.lost = True
+        await closing()
+
+    if when == "before":
+        monkeypatch.setattr(topic, "housekeeping", lost_before)
+    else:
+        monkeypatch.setattr(topic.ledger, "close", lost_in_closing)
+    await keep(timed, Chore.INACTIVITY)
+    assert logs.logs
+    assert timed.broker.housekeeper.topics_deleted == 0
+
+
 async def test_a_use_between_two_looks_counts(connect: Connect, timed: Timed) -> None:
     await timed.topic(TOPIC)
     client = await connect()
@@ -389,7 +437,12 @@ async def test_a_mode_counts_subscriptions_that_have_caught_up_as_none(
     await client.expect("success")
     assert not await idle_until_deleted(timed, 1000)
     await topic.subscriptions["s"].skip_all()
-    assert await idle_until_deleted(timed, 101)
+    await keep(timed, Chore.INACTIVITY)
+    timed.advance(70)
+    timed.broker.tick()  # Nobody uses it by that.
+    timed.advance(31)
+    await keep(timed, Chore.INACTIVITY)
+    assert timed.broker.topics.find(TopicName.parse(TOPIC)) is None
 
 
 async def test_a_partitioned_topic_is_forgotten_with_its_last_partition_where_that_is_wanted(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def is_active(topic: PersistentTopic) -> bool:
     """Whether somebody uses the topic, or may come back for what it holds."""
-    if topic.has_clients or topic.policies.compaction_threshold_bytes > 0:
+    if topic.has_clients or topic.subscribing or topic.policies.compaction_threshold_bytes > 0:
         return True
     if COMPACTION_CURSOR in topic.ledger.cursors:
         return True  # A table: its readers come and go, and leave no subscription.
