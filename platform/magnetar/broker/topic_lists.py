@@ -171,6 +171,8 @@ class TopicLists:
             found.update(await self._stored(namespace))
         for loaded in self._topics.loaded():
             name = loaded.name
+            if name.persistent and loaded.closing:
+                continue  # It is stored, or is being deleted: who watches hears of that before it is gone from here.
             if name.namespace_name == namespace and (
                 mode == "ALL" or name.persistent is (mode == "PERSISTENT")
             ):
