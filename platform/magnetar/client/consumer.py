@@ -180,6 +180,9 @@ class Consumer:
                 self.acknowledge(batch)
             return None
         link = self._link_of(what)
+        if link is None:
+            self._too_late(what, transaction)
+            return None
         if transaction is not None:
             member = isinstance(what, Message) and what.batch.size > 0
             member = member or (isinstance(what, MessageId) and what.batch_index >= 0)
@@ -218,6 +221,9 @@ class Consumer:
             InvalidUse: the subscription is shared.
         """
         link = self._link_of(what)
+        if link is None:
+            self._too_late(what, transaction)
+            return None
         place = what if isinstance(what, MessageId) else what.message_id
         if transaction is not None:
             return link.acknowledge_in(transaction, place, cumulative=True)
@@ -227,7 +233,8 @@ class Consumer:
     def negative_acknowledge(self, what: Acknowledgeable) -> None:
         """Have a message, with the rest of its entry that is not acknowledged, delivered again later."""
         link = self._link_of(what)
-        link.negative_acknowledge(what if isinstance(what, MessageId) else what.message_id)
+        if link is not None:
+            link.negative_acknowledge(what if isinstance(what, MessageId) else what.message_id)
 
     def redeliver_unacknowledged(self) -> None:
         """Have everything that was received and not acknowledged delivered again now."""
@@ -260,7 +267,7 @@ class Consumer:
         self._check_usable()
         links = list(self._links.values())
         if isinstance(target, MessageId) and target not in (EARLIEST, LATEST):
-            links = [self._link_of(target)]
+            links = [link for link in (self._link_of(target),) if link is not None]
         self.ended.clear()
         self._inbox.opened.clear()
         await asyncio.gather(*(link.seek(target, inclusive=inclusive) for link in links))
@@ -329,6 +336,7 @@ class Consumer:
         """Give up consumers that could not all be attached."""
         for link in links:
             self._links.pop(link.topic, None)
+            self._inbox.drop_opened_of(link)
         await asyncio.gather(*(link.close() for link in links))
 
     def accompany(self, work: Coroutine[Any, Any, None]) -> None:
@@ -382,10 +390,16 @@ class Consumer:
             if not link.topic_is_gone:
                 link.check_usable()
 
-    def _link_of(self, what: Acknowledgeable) -> TopicConsumer:
-        """The consumer of the topic that something came from."""
+    def _too_late(self, what: Acknowledgeable, transaction: Transaction | None) -> None:
+        """A topic of a pattern was deleted while the program was at work on a message of it."""
+        if transaction is not None:
+            raise AlreadyClosed(f"{what} is of a topic that is consumed no more")
+        log.debug("acknowledgement.too_late", what=str(what))
+
+    def _link_of(self, what: Acknowledgeable) -> TopicConsumer | None:
+        """The consumer of the topic that something came from; None where that is gone."""
         if not isinstance(what, MessageId):
-            return self._links[what.topic]
+            return self._links.get(what.topic)
         if len(self._links) == 1:
             return next(iter(self._links.values()))
         found = [link for link in self._links.values() if link.partition == what.partition]

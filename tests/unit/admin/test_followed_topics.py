@@ -12,7 +12,7 @@ from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.client import Client, MessageId
 from magnetar.client.blocking import BlockingClient
 from magnetar.client.consumer import Consumer
-from magnetar.client.errors import BrokerRefused, InvalidUse
+from magnetar.client.errors import AlreadyClosed, BrokerRefused, InvalidUse
 from magnetar.client.topic_pattern import TopicPattern
 from magnetar.naming import TopicName
 from magnetar.protocol.ids import EARLIEST
@@ -71,6 +71,27 @@ async def test_a_pattern_finds_what_is_there_and_what_comes_to_be(
     await consumer.close()
     assert await client.topics("public/default")  # What was said before is dealt with.
     assert not platform.broker.topic_lists.watchers
+
+
+async def test_what_came_of_a_topic_that_is_gone_can_be_acknowledged(
+    platform: Platform, client: Client
+) -> None:
+    consumer = await client.subscribe(re.compile("gone-.*"), "s", type="failover", initial="earliest")
+    await platform.publish("gone-1", b"x")
+    message = await consumer.receive(10)
+    assert message is not None
+    assert (await platform.http.delete(f"{BASE}/gone-1?force=true")).status_code == 204
+    async with asyncio.timeout(10):
+        while consumer.links:
+            assert await consumer.receive(0.05) is None
+    consumer.acknowledge(message)
+    consumer.acknowledge_cumulative(message.batch)
+    consumer.negative_acknowledge(message)
+    async with client.transaction() as transaction:
+        with pytest.raises(AlreadyClosed):
+            await consumer.acknowledge(message, transaction=transaction)
+    await platform.publish("gone-2", b"y")
+    assert await received(consumer, 1) == [b"y"]
 
 
 async def test_a_pattern_may_match_nothing_yet(platform: Platform, client: Client) -> None:
