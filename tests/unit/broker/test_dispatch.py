@@ -192,6 +192,15 @@ class TestShared:
         dispatcher.acknowledged(at(2), (), one)
         assert len(dispatcher.take()) == 3
 
+    def test_a_limit_of_one_lets_go_of_the_next(self) -> None:
+        dispatcher = SharedDispatcher(max_unacked=1)
+        one = member(permits=100)
+        dispatcher.add(one)
+        dispatcher.offer(entries(0, 1), replayed=False)
+        assert taken(dispatcher) == [("a", 0)]
+        dispatcher.acknowledged(at(0), (), one)
+        assert taken(dispatcher) == [("a", 1)]
+
     def test_a_busy_chunk_consumer_holds_up_its_message_only(self) -> None:
         dispatcher = SharedDispatcher()
         one, two = member("a", permits=1), member("b")

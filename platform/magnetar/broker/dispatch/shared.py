@@ -253,7 +253,7 @@ class SharedDispatcher(Dispatcher):
 
     def _released(self, messages: int) -> None:
         self._unacked -= messages
-        if self._full and self._unacked < self.max_unacked // 2:
+        if self._full and self._unacked < max(1, self.max_unacked // 2):
             self._full = False
         if self._share is not None:
             self._share.released(messages)

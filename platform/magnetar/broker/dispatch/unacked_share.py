@@ -46,7 +46,7 @@ class UnackedBudget:
         """Messages are acknowledged, or nobody's any more."""
         self.used -= messages
         share.used -= messages
-        if self.blocked and self.used < self.limit // 2:
+        if self.blocked and self.used < max(1, self.limit // 2):
             self.blocked = False
             free, self._blocked_shares = list(self._blocked_shares), {}
         elif share.blocked and share.used < self._most_each / 2:
