@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.errors import BrokerError
 from magnetar.broker.persistent_topic import PersistentTopic
 from magnetar.broker.transactions.coordinator_topic import CoordinatorTopic
 from magnetar.broker.transactions.record_log import RecordLog
@@ -450,3 +451,49 @@ async def test_no_acknowledgement_is_told_of_before_it_is_stored(broker: Broker,
     assert not done
     log.release_appends()
     await asyncio.gather(*ends)
+
+
+async def check_none_behind_a_failure(
+    topic: PersistentTopic, records: RecordLog, monkeypatch: pytest.MonkeyPatch, calls: Calls
+) -> None:
+    """The first call's record cannot be stored. That later ones can must not let it pass for stored."""
+    monkeypatch.setattr(topic, "_reload", lambda: None)  # Which takes its time.
+    log: Any = records.ledger
+    log.fail_appends = True
+    first, *others = calls
+    with pytest.raises(BrokerError):
+        await first()
+    log.fail_appends = False
+    for call in (*others, first):
+        with pytest.raises(BrokerError):
+            await call()
+
+
+async def test_a_commit_that_is_not_in_the_log_is_never_told_of(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect()
+    txn, other = TxnId(*await begin(client)), TxnId(*await begin(client))
+    coordinator = topic_of(broker, f"{COORDINATOR}-partition-0")
+    assert isinstance(coordinator, CoordinatorTopic)
+    calls: Calls = (
+        lambda: coordinator.end(txn, commit=True),
+        lambda: coordinator.add_partitions(other, [TOPIC], None),
+    )
+    await check_none_behind_a_failure(coordinator, coordinator.records, monkeypatch, calls)
+
+
+async def test_an_end_that_is_not_in_a_subscriptions_log_is_never_told_of(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect()
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC, kind=CommandSubscribe.Shared, permits=10)
+    txn, other = TxnId(*await begin(client)), TxnId(*await begin(client))
+    topic = topic_of(broker)
+    store = await topic.subscriptions["sub"].with_pending_acks()
+    calls: Calls = (
+        lambda: store.end(txn, commit=True, watermark=0),
+        lambda: store.end(other, commit=True, watermark=0),
+    )
+    await check_none_behind_a_failure(topic, store.records, monkeypatch, calls)

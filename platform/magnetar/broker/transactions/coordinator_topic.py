@@ -81,6 +81,8 @@ class CoordinatorTopic(PersistentTopic):
         self._compacting = False
         self._last_stored: asyncio.Future[Position] | None = None
         """Of the last record: records are stored in their order."""
+        self._lacking: ManagedLedgerError | None = None
+        """Why a record is not stored. Those behind it may be, and say nothing of it."""
         self._telling = asyncio.Semaphore(_TOLD_AT_ONCE)
 
     async def recover(self) -> None:
@@ -279,9 +281,12 @@ class CoordinatorTopic(PersistentTopic):
         """
         if record is not None:
             self._last_stored = self.records.store(record)
+            self._last_stored.add_done_callback(self._note_failure)
         try:
             if self._last_stored is not None:
                 await asyncio.shield(self._last_stored)
+            if self._lacking is not None:
+                raise self._lacking
         except ManagedLedgerError as error:
             self.marks_in_doubt()
             raise TransactionCoordinatorNotFound(
@@ -291,6 +296,11 @@ class CoordinatorTopic(PersistentTopic):
             raise TransactionCoordinatorNotFound(
                 f"coordinator {self.partition} is another broker's now: look it up again"
             )
+
+    def _note_failure(self, stored: asyncio.Future[Position]) -> None:
+        error = None if stored.cancelled() else stored.exception()
+        if isinstance(error, ManagedLedgerError):
+            self._lacking = error
 
     async def _compact(self) -> None:
         if self._compacting:

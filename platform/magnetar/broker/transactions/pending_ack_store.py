@@ -63,6 +63,8 @@ class PendingAckStore:
         self._compacting = False
         self._last_stored: asyncio.Future[Position] | None = None
         """Of the last record: records are stored in their order."""
+        self._lacking: ManagedLedgerError | None = None
+        """Why a record is not stored. Those behind it may be, and say nothing of it."""
 
     @classmethod
     async def open(cls, subscription: Subscription) -> PendingAckStore:
@@ -158,12 +160,20 @@ class PendingAckStore:
         that call's record is waited for: nobody is told of what is not stored yet."""
         if record is not None:
             self._last_stored = self.records.store(record)
+            self._last_stored.add_done_callback(self._note_failure)
         try:
             if self._last_stored is not None:
                 await asyncio.shield(self._last_stored)
+            if self._lacking is not None:
+                raise self._lacking
         except ManagedLedgerError as error:
             self._subscription.topic.marks_in_doubt()
             raise as_broker_error(error) from error
+
+    def _note_failure(self, stored: asyncio.Future[Position]) -> None:
+        error = None if stored.cancelled() else stored.exception()
+        if isinstance(error, ManagedLedgerError):
+            self._lacking = error
 
     # How transactions end.
 
