@@ -14,6 +14,7 @@ from typing import Any
 
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.errors import (
     AppendFailed,
     CursorClosed,
@@ -364,6 +365,7 @@ class MemoryLogs:
     def __init__(self, *, entries_per_ledger: int = 1000, pauses: bool = True) -> None:
         self.logs: dict[str, MemoryLog] = {}
         self.opens = 0
+        self.cache = EntryCache()
         self.finished: list[str] = []
         """Logs whose deletion was to be finished, if it had been cut short."""
         self._entries_per_ledger = entries_per_ledger
