@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar.client.errors import InvalidUse
+from magnetar.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,11 +69,28 @@ class MessageColumns:
         return len(self._values)
 
     def add(self, batch: MessageBatch) -> None:
-        """Take in all messages of one entry.
+        """Take in all messages of one entry, or none.
 
         Raises:
-            CompressionError, BatchCorrupt: the entry is not what its metadata say.
+            CompressionError, BatchUnopenable, BatchCorrupt: the entry is not what its metadata say.
         """
+        before = len(self._ids)
+        try:
+            self._add(batch)
+        except ProtocolError:
+            for column in (
+                self._values,
+                self._keys,
+                self._topics,
+                self._ids,
+                self._published,
+                self._event_times,
+                self._properties,
+            ):
+                del column[before:]
+            raise
+
+    def _add(self, batch: MessageBatch) -> None:
         self._topics += [batch.topic] * len(batch)
         for message in batch.messages:
             self._values.append(message.value)

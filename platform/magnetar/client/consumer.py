@@ -15,6 +15,7 @@ from magnetar.client.topic_consumer import TopicConsumer
 from magnetar.client.transactions import Transaction
 from magnetar.environment.logs import get_logger
 from magnetar.naming import TopicName
+from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.ids import EARLIEST, LATEST, MessageId
 
 log = get_logger("magnetar.client")
@@ -118,7 +119,8 @@ class Consumer:
 
         Raises:
             InvalidUse: pyarrow is not installed.
-            CompressionError, BatchCorrupt: an entry is not what its metadata say.
+            CompressionError, BatchUnopenable, BatchCorrupt: an entry is not what its metadata say; the next call
+                goes on behind it.
             AlreadyClosed, BrokerRefused: as `receive_batch`.
         """
         gathered = MessageColumns()
@@ -127,7 +129,15 @@ class Consumer:
             return None
         batches: list[MessageBatch] = []
         while batch is not None:
-            gathered.add(batch)
+            try:
+                gathered.add(batch)
+            except ProtocolError:
+                if not batches:
+                    raise
+                # What was gathered is not lost for it: the next call raises.
+                self._inbox.opened.appendleft(OpenedBatch(self._links[batch.topic], batch, 0))
+                self._inbox.ring(1)
+                break
             batches.append(batch)
             batch = self._next() if len(gathered) < max_messages else None
         return Columns(gathered.take(), batches)

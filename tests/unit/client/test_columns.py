@@ -11,7 +11,10 @@ import pytest
 from magnetar.client import Client, OutgoingMessage
 from magnetar.client.columns import json_columns
 from magnetar.client.errors import InvalidUse
+from magnetar.protocol.errors import BatchUnopenable
 from magnetar.protocol.ids import MessageId
+from magnetar.protocol.message import build_message
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.test_consuming import TOPIC
 
@@ -62,6 +65,29 @@ async def test_columns_are_acknowledged_as_what_they_were_made_of(broker: FakeBr
         consumer.acknowledge(columns)
     await consumer.flush_acknowledgements()
     assert sorted(broker.acknowledged) == [(0, [], False), (1, [], False), (2, [], False)]
+
+
+async def test_what_cannot_be_read_costs_only_itself(broker: FakeBroker, client: Client) -> None:
+    producer = await client.create_producer("t")
+    await producer.send_batch_nowait([b"one", b"two"])
+    encrypted = MessageMetadata(producer_name="p", sequence_id=9, publish_time=1, num_messages_in_batch=2)
+    encrypted.encryption_keys.add(key="k", value=b"v")
+    broker.topic(TOPIC).entries.append(build_message(encrypted, b"secret"))
+    consumer = await client.subscribe("t", "s")
+    await producer.send_batch_nowait([b"three"])
+    found: list[bytes] = []
+    failures = 0
+    while len(found) < 3:
+        try:
+            columns = await consumer.receive_columns(timeout_s=2)
+        except BatchUnopenable:
+            failures += 1
+            continue
+        assert columns is not None, f"only {found} came"
+        found += columns.record_batch.column("value").to_pylist()
+        consumer.acknowledge(columns)
+    assert found == [b"one", b"two", b"three"]
+    assert failures == 1
 
 
 def test_json_payloads_become_typed_columns() -> None:
