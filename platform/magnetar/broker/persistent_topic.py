@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 log = get_logger("magnetar.broker")
 
 EPOCH_PROPERTY: Final = "magnetar.topic-epoch"
+_OWN_PROPERTIES: Final = "magnetar."
+"""So begin the names of properties that say something to the broker: of ledgers that end with a cursor, say."""
 RESERVED_CURSORS: Final = ("pulsar.dedup", "pulsar.repl", "__compaction", "__transaction")
 
 _DRAIN_S = 10.0
@@ -166,9 +168,11 @@ class PersistentTopic(TransactionalTopic, Topic):
 
         Raises:
             SubscriptionNotFound: it is not there and `create` is not set.
-            NotAllowed: it is there, but durable where this is not, or the other way round.
+            NotAllowed: it is there, but durable where this is not, or the other way round; or its properties are not
+                for clients to set.
         """
         check_subscription_name(name)
+        check_subscription_properties(properties or {})
         async with self._subscribing:
             self.check_open()
             existing = self.subscriptions.get(name)
@@ -465,3 +469,15 @@ def check_subscription_name(name: str) -> None:
         raise InvalidSubscription(
             f"subscription name {name!r} is reserved: choose one without that beginning"
         )
+
+
+def check_subscription_properties(properties: Mapping[str, str]) -> None:
+    """
+    Raises:
+        NotAllowed: one of them would say something to the broker itself. Some name ledgers to be deleted.
+    """
+    for name in properties:
+        if name.startswith(_OWN_PROPERTIES):
+            raise NotAllowed(
+                f"property {name!r} is the broker's own: choose a name without {_OWN_PROPERTIES!r}"
+            )

@@ -53,6 +53,16 @@ async def test_a_topic_comes_with_its_first_subscription(http: httpx.AsyncClient
     assert (await http.get(f"{BASE}/new/subscription/s/properties")).json() == {"x": "y"}
 
 
+async def test_nobody_may_name_ledgers_that_end_with_a_subscription(http: httpx.AsyncClient) -> None:
+    """They might be anybody's: deleting the subscription would delete them."""
+    named = {"magnetar.ledgers": "1"}
+    refused = await http.put(f"{BASE}/own/subscription/s", json={**EARLIEST, "properties": named})
+    assert (refused.status_code, "broker's own" in refused.text) == (405, True)
+    assert (await http.put(f"{BASE}/own/subscription/s", json=EARLIEST)).status_code == 204
+    assert (await http.put(f"{BASE}/own/subscription/s/properties", json=named)).status_code == 405
+    assert (await http.get(f"{BASE}/own/subscription/s/properties")).json() == {}
+
+
 async def test_all_partitions_together(http: httpx.AsyncClient) -> None:
     await http.put(f"{BASE}/p/partitions", content="3")
     assert (await http.put(f"{BASE}/p/subscription/s")).status_code == 204

@@ -17,6 +17,7 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandSubscribe,
     IntRange,
     KeySharedMeta,
+    KeyValue,
     MessageIdData,
 )
 from tests.unit.broker.conftest import Connect, StartBroker
@@ -648,3 +649,17 @@ async def test_subscribe_without_creation_of_the_topic(connect: Connect) -> None
     assert (await client.subscribe(TOPIC, force_topic_creation=False)).error == 11
     answer = await client.subscribe(f"{TOPIC}-partition-0")
     assert answer.error == 11
+
+
+async def test_a_client_may_not_name_ledgers_that_end_with_its_subscription(connect: Connect) -> None:
+    """They might be anybody's: unsubscribing would delete them."""
+    client = await published(connect, 1)
+    answer = await client.ask(
+        "subscribe",
+        topic=TOPIC,
+        subscription="thief",
+        subType=EXCLUSIVE,
+        consumer_id=7,
+        subscription_properties=[KeyValue(key="magnetar.ledgers", value="1")],
+    )
+    assert answer.error == NOT_ALLOWED

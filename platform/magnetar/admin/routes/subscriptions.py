@@ -20,7 +20,11 @@ from magnetar.admin.routes.targets import (
 from magnetar.admin.routing import Guards, Route
 from magnetar.broker.errors import SubscriptionExists, SubscriptionNotFound
 from magnetar.broker.filters import messages_in
-from magnetar.broker.persistent_topic import PersistentTopic, check_subscription_name
+from magnetar.broker.persistent_topic import (
+    PersistentTopic,
+    check_subscription_name,
+    check_subscription_properties,
+)
 from magnetar.protocol import ack_sets
 from magnetar.protocol.message import read_metadata
 from magnetar.security.authorizer import Action
@@ -94,6 +98,7 @@ async def get_properties(call: Call) -> dict[str, str]:
 async def set_properties(call: Call) -> None:
     """Replace a subscription's own properties."""
     properties = bodies.text_map(call.json if call.json is not None else {})
+    check_subscription_properties(properties)
     for each in await subscriptions(call):
         await each.cursor.set_cursor_properties(properties)
         each.properties = dict(properties)
