@@ -122,7 +122,6 @@ class TopicRegistry:
             self.load_failures += 1
             log.warning("topic.load_failed", topic=str(name), reason=f"{type(error).__name__}: {error}")
             raise
-        await topic.rates.follow()
         if not self._ownership().still(owned):  # Had again is not enough: another may have written meanwhile.
             await topic.close()
             raise ServiceNotReady(
@@ -137,7 +136,9 @@ class TopicRegistry:
 
     async def _open(self, name: TopicName, policies: EffectivePolicies) -> Topic:
         if not name.persistent:
-            return NonPersistentTopic(name, self._context, policies)
+            passing = NonPersistentTopic(name, self._context, policies)
+            await passing.rates.follow()
+            return passing
         config = ledger_config(policies, self._context.settings)
         coordinates = name.partition >= 0 and name.base == COORDINATOR_TOPIC
         stored_in = coordinator_log(name.partition) if coordinates else name
@@ -151,6 +152,7 @@ class TopicRegistry:
         kind = CoordinatorTopic if coordinates else PersistentTopic
         topic = kind(name, ledger, self._context, policies, reload=reload)
         try:
+            await topic.rates.follow()  # First: subscriptions that come back keep to what holds then.
             await topic.recover()
         except BaseException:
             await ledger.close()

@@ -12,6 +12,7 @@ from magnetar.broker.connection import Connection
 from magnetar.broker.rates.dispatch_limit import DispatchLimit
 from magnetar.broker.rates.publish_limit import PublishLimit
 from magnetar.broker.rates.rate import Rate
+from magnetar.metadata.errors import MetadataError
 from magnetar.naming import NamespaceName, TopicName
 from magnetar.policies import paths
 from magnetar.policies.effective import PolicyDefaults
@@ -196,6 +197,41 @@ async def test_namespaces_of_a_group_share_its_limits(connect: Connect, timed: T
     freed = ResourceGroup(publish_rate_in_msgs=0)
     await resources.records.change(path, ResourceGroup, lambda _: freed, missing=None)
     await until(lambda: connection_of(timed.broker).reading)
+
+
+@pytest.mark.parametrize("trouble", [False, True])
+async def test_subscriptions_that_come_back_with_their_topic_keep_to_the_limits_of_its_group(
+    timed: Timed, monkeypatch: pytest.MonkeyPatch, trouble: bool
+) -> None:
+    resources = timed.broker.context.resources
+    await resources.records.change(
+        f"{paths.RESOURCE_GROUPS}/g",
+        ResourceGroup,
+        lambda _: ResourceGroup(dispatch_rate_in_msgs=5),
+        missing=None,
+    )
+    await (await timed.topic(TOPIC)).subscription("s", durable=True)
+    await timed.broker.topics.unload(TopicName.parse(TOPIC))
+    await resources.update_namespace(
+        NamespaceName.parse("public/default"), lambda said: said.changed(resource_group_name="g")
+    )
+    if trouble:
+        get = resources.records.get
+
+        async def fails(path: str, *rest: Any) -> Any:
+            if path.startswith(paths.RESOURCE_GROUPS):
+                raise MetadataError("not now")
+            return await get(path, *rest)
+
+        with monkeypatch.context() as unavailable:
+            unavailable.setattr(resources.records, "get", fails)
+            with pytest.raises(MetadataError):
+                await timed.topic(TOPIC)
+    gate = (await timed.topic(TOPIC)).subscriptions["s"].gate
+    assert gate is not None
+    allowed = gate.ask()
+    assert allowed is not None
+    assert allowed.messages == 5
 
 
 # What goes out.

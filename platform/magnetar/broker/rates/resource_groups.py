@@ -33,15 +33,18 @@ class ResourceGroups:
         self._clock = clock
         self._tasks = tasks
         self._groups: dict[str, GroupLimits] = {}
+        self._known: set[str] = set()
+        """The groups of which it was read what is said of them."""
         resources.records.on_change(self._changed)
 
     async def limits(self, group: str) -> GroupLimits:
         """The limits of a group; none where it does not exist."""
-        known = self._groups.get(group)
-        if known is None:
-            known = self._groups[group] = GroupLimits(self._clock)
+        limits = self._groups.get(group)
+        if limits is None:
+            limits = self._groups[group] = GroupLimits(self._clock)
+        if group not in self._known:
             await self._follow(group)
-        return known
+        return limits
 
     async def _follow(self, group: str) -> None:
         said = await self._resources.records.get(f"{paths.RESOURCE_GROUPS}/{group}", ResourceGroup)
@@ -51,6 +54,7 @@ class ResourceGroups:
         limits.dispatch.set_rate(
             _rate(said.dispatch_rate_in_msgs, said.dispatch_rate_in_bytes), self._clock.monotonic()
         )
+        self._known.add(group)
 
     def _changed(self, path: str) -> None:
         prefix = f"{paths.RESOURCE_GROUPS}/"
