@@ -28,6 +28,21 @@ async def test_who_is_there(platform: Platform) -> None:
     assert bookie["bookieId"]
 
 
+async def test_quotas_of_backlogs_are_looked_at_when_somebody_asks(platform: Platform) -> None:
+    http, topic = platform.http, "/admin/v2/persistent/public/default/full"
+    await platform.publish("full", b"first")
+    assert (
+        await http.put(f"{topic}/subscription/s", json={"ledgerId": -1, "entryId": -1})
+    ).status_code == 204
+    quota = {"limitSize": 10, "limit": 10, "policy": "consumer_backlog_eviction"}
+    said = await http.post("/admin/v2/namespaces/public/default/backlogQuota", json=quota)
+    assert said.status_code == 204
+    await platform.publish("full", b"x" * 100)
+    assert (await http.get(f"{BASE}/backlog-quota-check")).status_code == 204
+    told = (await http.get(f"{topic}/stats")).json()
+    assert told["subscriptions"]["s"]["msgBacklog"] == 0
+
+
 async def test_where_bookies_stand_is_said_and_forgotten(platform: Platform) -> None:
     http, base = platform.http, "/admin/v2/bookies/racks-info"
     assert (await http.get(base)).json() == {}
