@@ -497,3 +497,25 @@ async def test_an_end_that_is_not_in_a_subscriptions_log_is_never_told_of(
         lambda: store.end(other, commit=True, watermark=0),
     )
     await check_none_behind_a_failure(topic, store.records, monkeypatch, calls)
+
+
+async def test_an_end_is_seen_through_though_whoever_asked_is_gone(broker: Broker, connect: Connect) -> None:
+    """An administrator's request may be cut off; the next who asks must not be told that all is done."""
+    client = await connect()
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC, permits=10)
+    txn = await begin(client)
+    await add_partition(client, txn)
+    send_in(client, txn, b"one", 0)
+    await client.expect("send_receipt")
+    coordinator = topic_of(broker, f"{COORDINATOR}-partition-0")
+    assert isinstance(coordinator, CoordinatorTopic)
+    log: Any = coordinator.records.ledger
+    log.hold_appends = True
+    asked = asyncio.create_task(coordinator.end(TxnId(*txn), commit=True))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+    log.release_appends()
+    assert not (await end(client, txn)).HasField("error")
+    assert payloads(await client.messages(1)) == [b"one"]

@@ -165,7 +165,7 @@ class CoordinatorTopic(PersistentTopic):
         crash_point("coordinator.before_decision")
         await self._store(record)
         crash_point("coordinator.decided")
-        if record is not None:
+        if self.state.outcome(txn) is None:  # Whoever asked first may be gone by now.
             self._finish_soon(self.state.get(txn))
         finishing = self._ends.get(txn)
         if finishing is not None:
