@@ -25,20 +25,11 @@ for seed in range(10):
     print(world.run(), world._sent, world._stored, world.loop.time())
 """
 SUBSCRIPTION = """
-import asyncio
-from magnetar.broker.membership import SubscriptionType
-from tests.simulation.broker.test_subscription_model import World
-async def tell(seed, kind):
-    world = World(seed, kind)
-    await world.open()
-    for _ in range(80):
-        await world.step()
-    await world.finish()
-    await world.close()
-    print(world.story, world.deliveries)
-for kind in SubscriptionType:
-    for seed in range(3):
-        asyncio.run(tell(seed, kind))
+from tests.simulation.broker.lives import LIVES
+from tests.simulation.broker.stories import tell
+for life in LIVES.values():
+    for seed in range(20):
+        print(tell(life, seed))
 """
 DELIVERY = """
 from tests.simulation.instance.test_delivery_world import exact

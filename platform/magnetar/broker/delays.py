@@ -118,6 +118,10 @@ class Delays:
         return Verdict.LATER
 
     def hold(self, position: Position, due_ms: int) -> None:
+        """Hold an entry back until `due_ms`, unless it is held already.
+
+        An entry's time is written in it and never changes: one that was let go may come again at the same time only.
+        """
         if not self._held.add(position):
             return
         slot = self._slots.get(position.ledger_id)

@@ -37,9 +37,12 @@ def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(STEPS)
 def test_it_holds_and_lets_go_of_the_same(steps: list[tuple[object, ...]]) -> None:
     held: dict[Position, int] = {}
+    written: dict[Position, int] = {}
+    """The time of each entry, which it keeps when it is let go and comes again."""
     index = Delays(10**9)
 
     def hold(position: Position, due_ms: int) -> None:
+        due_ms = written.setdefault(position, due_ms)
         held.setdefault(position, due_ms)
         index.hold(position, due_ms)
 

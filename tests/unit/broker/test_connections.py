@@ -174,13 +174,6 @@ async def test_an_impossible_name_is_refused_and_the_connection_stays(connect: C
     assert answer.error == 17
 
 
-async def test_transactions_are_refused_clearly(connect: Connect) -> None:
-    client = await connect()
-    answer = await client.ask("tcClientConnectRequest", "error", tc_id=0)
-    assert answer.error == 22
-    assert "not enabled" in answer.message
-
-
 async def test_too_many_connections_are_told_so(start_broker: StartBroker) -> None:
     broker = await start_broker(max_connections=1)
     port = int(broker.service_url.rpartition(":")[2])
