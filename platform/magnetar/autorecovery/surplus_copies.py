@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from magnetar.autorecovery.extents import names_any
+from magnetar.environment.logs import get_logger
+from magnetar.ledger.errors import MetadataCorrupt
 from magnetar.ledger.metadata import LedgerState
 from magnetar.ledger.registry import LedgerRegistry
 from magnetar.ledger.underreplicated import UnderreplicatedLedgers
 from magnetar.metadata.store import MetadataStore
+
+log = get_logger("magnetar.autorecovery")
 
 
 class SurplusCopies:
@@ -23,9 +27,13 @@ class SurplusCopies:
     async def is_unnamed(self, ledger_id: int) -> bool:
         """An open ledger may be on its way here: a recovery writes entries first, and names their bookies when it closes.
 
-        Raises: MetadataUnavailable, MetadataCorrupt.
+        Raises: MetadataUnavailable.
         """
-        found = await self._registry.get(ledger_id)
+        try:
+            found = await self._registry.get(ledger_id)
+        except MetadataCorrupt as error:
+            log.warning("surplus.metadata_unreadable", ledger_id=ledger_id, reason=str(error))
+            return False  # Nobody knows: the copy stays, and the others are looked at all the same.
         return (
             found is not None
             and found[0].state is LedgerState.CLOSED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from magnetar.autorecovery.surplus_copies import SurplusCopies
+from magnetar.ledger.metadata import ledger_path
 from tests.unit.autorecovery.cluster import Cluster, write
 
 
@@ -34,5 +35,7 @@ def test_only_a_closed_ledger_that_nobody_repairs_has_surplus_copies() -> None:
         async with surplus.kept_unnamed(ledger_id) as unnamed:
             assert not unnamed, "copies are missing"
         assert await cluster.marks.locks() == {}
+        await cluster.store.put(ledger_path(ledger_id), b"what a newer version writes")
+        assert not await surplus.is_unnamed(ledger_id), "nobody can tell"
 
     Cluster(3).run(story)

@@ -327,3 +327,21 @@ async def test_in_limbo_no_copy_is_surplus(tmp_path: Path) -> None:
         for _ in range(3):
             assert (await collector.collect()).surplus_ledgers == 0
         assert not surplus.asked
+
+
+class Unanswered(Unnamed):
+    async def is_unnamed(self, ledger_id: int) -> bool:
+        raise RuntimeError("metadata do not answer")
+
+
+async def test_space_comes_back_though_surplus_copies_cannot_be_found_out(tmp_path: Path) -> None:
+    catalog = Catalog(1)
+    async with running(tmp_path) as bookie:
+        await fill(bookie, range(1, 4), 60)
+        collector = GarbageCollector(
+            bookie, catalog.live, exists=catalog.exists, surplus=Unanswered(), grace_s=0.0
+        )
+        collected = await collector.collect()
+        assert (collected.ledgers, collected.surplus_ledgers) == (2, 0)
+        assert collected.removed_logs + collected.compacted_logs > 0
+        await expect(bookie, 1, 60)
