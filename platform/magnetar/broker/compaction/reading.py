@@ -55,6 +55,8 @@ class CompactedReading:
         self._next = EARLIEST
         self._unacknowledged: OrderedDict[Position, Sequence[int] | None] = OrderedDict()
         """What was handed out, in order; with what is left of each."""
+        self._again: set[Position] = set()
+        """What of it should come again: what does not is gone, by a compaction since."""
         self._handed_out = EARLIEST
         """The last entry handed out of ledgers that the log has let go."""
         self._cut: dict[Position, Sequence[int]] = {}
@@ -78,6 +80,7 @@ class CompactedReading:
     def rewind(self) -> None:
         """Let the next read begin at the first entry that is not acknowledged."""
         self._generation += 1
+        self._again = set(self._unacknowledged)
         self._cursor.rewind()
         self._next = self._cursor.read_position if self._begins is None else self._begins
 
@@ -118,6 +121,8 @@ class CompactedReading:
             entries = self._fresh(found)
             self._next = (found[-1].entry.position if found else compacted.horizon).following
             self._at = (compacted, self._next, number + len(found))
+            if self._again:
+                self._forget_gone(found)
             self._follow()
             if entries:
                 return entries
@@ -153,6 +158,14 @@ class CompactedReading:
                 self._cut[position] = each.stays
             fresh.append(entry)
         return fresh
+
+    def _forget_gone(self, found: list[CompactedEntry]) -> None:
+        """Of what should come again up to here, only `found` is still there."""
+        passed = {position for position in self._again if position < self._next}
+        self._again -= passed
+        for position in passed.difference(each.entry.position for each in found):
+            self._unacknowledged.pop(position, None)
+            self._cut.pop(position, None)
 
     async def position_at_time(self, timestamp_ms: int, found: Position | None) -> Position | None:
         """The first entry not older than `timestamp_ms`, where `found` is the first in the log.
@@ -215,6 +228,14 @@ class CompactedReading:
     def _follow(self) -> None:
         """Everything before the first entry that is not acknowledged is, or is gone."""
         first = next(iter(self._unacknowledged), self._next)
+        while (
+            self._unacknowledged
+            and first >= self._ledger.first_position
+            and self._cursor.is_acknowledged(first)
+        ):  # By an administrator.
+            del self._unacknowledged[first]
+            self._cut.pop(first, None)
+            first = next(iter(self._unacknowledged), self._next)
         self._begins = first if first < self._ledger.first_position else None
         if first > self._cursor.mark_delete.following:
             self._cursor.acknowledge_cumulative(first.preceding)

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.broker.compaction.reading import CompactedReading
 from magnetar.broker.compaction.state import COMPACTION_CURSOR
 from magnetar.broker.subscription import Subscription
 from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.managed_ledger import Position
 from magnetar.protocol import ack_sets
 from magnetar.protocol.pulsar_pb2 import CommandAck, CommandSubscribe, MessageIdData, ServerError
 from tests.unit.broker.compaction.conftest import (
@@ -132,3 +134,33 @@ async def test_aborted_messages_leave_the_value_before_and_open_ones_wait(open_t
     await compact(topic)
     values = [(key, value) for _, _, key, value in await read_view(topic) if key is not None]
     assert sorted(values) == [("a", "open"), ("b", "committed"), ("c", "behind")]
+
+
+async def test_what_was_handed_out_and_is_gone_before_it_comes_again_holds_up_nothing(
+    open_topic: Topics,
+) -> None:
+    """A consumer is lost with messages that it had not acknowledged; compaction takes one of them, skipping another."""
+    topic = await open_topic()
+    for key in ("a", "b", "c"):
+        await publish(topic, single(key, "1"))
+    await compact(topic)
+    cursor = await topic.ledger.open_cursor("sub", initial="earliest")
+    reading = CompactedReading(topic.compaction, topic.ledger, cursor, None)
+
+    async def read() -> list[Position]:
+        return [entry.position for entry in await reading.read(10, 1 << 20)]
+
+    def acknowledge(position: Position) -> None:
+        cursor.acknowledge([(position, None)])
+        reading.acknowledged([(position, None)])
+
+    _, acknowledged, skipped = await read()
+    acknowledge(acknowledged)
+    await publish(topic, single("a", "2"))
+    await compact(topic)
+    reading.rewind()
+    cursor.acknowledge([(skipped, None)])  # By an administrator.
+    (last,) = await read()
+    acknowledge(last)
+    assert cursor.backlog == 0
+    await cursor.close()
