@@ -25,13 +25,17 @@ Changed = Callable[[Sequence[str], Sequence[str], str], None]
 """Called with new topics, deleted topics, and the hash of all that match now."""
 
 _UNBOUNDED_MAX: Final = 3
+_CHOICES_MAX: Final = 10
+_UNREADABLE: Final = re.compile(r"\?(#|[a-zA-Z-]*x)")
+"""What may hide parts of an expression from who counts: comments, and the flag that allows them."""
 
 
 class TopicPattern:
     """A regular expression over `tenant/namespace/topic`, without partition suffix.
 
     It comes from a client and runs on the broker's loop. Expressions that can take time without bound
-    (repetition within repetition, or more than three of them) are refused: the client filters itself.
+    (repetition within repetition, more than three of them, or many choices one after the other) are refused: the
+    client filters itself.
     """
 
     def __init__(self, text: str) -> None:
@@ -56,9 +60,13 @@ def _bare(topic: str) -> str:
 
 
 def _check_cost(pattern: str) -> None:
-    """Count what repeats without bound, and look for it inside a group that is itself repeated."""
-    unbounded = 0
+    """Count what repeats and what may be one thing or another, and look for it inside a group that is itself repeated.
+
+    Each choice doubles the ways to try: what may be left out counts as one, and so does a group of alternatives.
+    """
+    unbounded = choices = 0
     repeats_inside = [False]
+    alternatives = [False]
     index = 0
     while index < len(pattern):
         character = pattern[index]
@@ -71,19 +79,32 @@ def _check_cost(pattern: str) -> None:
             continue
         if character == "(":
             repeats_inside.append(False)
+            alternatives.append(False)
+            if _UNREADABLE.match(pattern, index + 1):
+                raise NotAllowed(f"topic pattern {pattern!r} has comments: filter in the client")
+            index += pattern.startswith("?", index + 1)
+        elif character == "?":
+            choices += 1
+            repeats_inside[-1] = True
         elif character == ")" and len(repeats_inside) > 1:
             inside = repeats_inside.pop()
+            choices += alternatives.pop()
             following = pattern[index + 1 : index + 2]
             if inside and following in ("*", "+", "{"):
                 raise NotAllowed(f"topic pattern {pattern!r} repeats a repetition: filter in the client")
             repeats_inside[-1] |= inside
         elif character in "*+{|":
             unbounded += character != "|"
+            alternatives[-1] |= character == "|"
             repeats_inside[-1] = True
         index += 1
     if unbounded > _UNBOUNDED_MAX:
         raise NotAllowed(
             f"topic pattern {pattern!r} has more than {_UNBOUNDED_MAX} repetitions: filter in the client"
+        )
+    if choices > _CHOICES_MAX:
+        raise NotAllowed(
+            f"topic pattern {pattern!r} has more than {_CHOICES_MAX} choices: filter in the client"
         )
 
 

@@ -26,13 +26,42 @@ def test_patterns_match_without_scheme_and_partition() -> None:
     assert TopicPattern("public/default/foo").matching(topics) == topics[:1]
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+b", "(a*)*", "(a|aa)+", "(?:x.*)+", ".*.*.*.*x", "((a{2,}){3,})"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+b",
+        "(a*)*",
+        "(a|aa)+",
+        "(?:x.*)+",
+        ".*.*.*.*x",
+        "((a{2,}){3,})",
+        "(a?){40}a{40}",
+        "((a?)){40}x",
+        "a?" * 20 + "a" * 20,
+        "(?:.?){60}~",
+        "(a|a)" * 20 + "x",
+        "(?x)#[\n(a?){40}x#]",
+        "(?#[)(a?){40}x(?#])",
+    ],
+)
 def test_patterns_that_may_run_for_ever_are_refused(pattern: str) -> None:
     with pytest.raises(NotAllowed):
         TopicPattern(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["public/default/.*", "(a|b)-.*", "[a-z+*]+", r"x\.\+.*", "a{3}b*"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "public/default/.*",
+        "(a|b)-.*",
+        "[a-z+*]+",
+        r"x\.\+.*",
+        "a{3}b*",
+        "public/default/(?:a|b-.*)",
+        "(?i)colou?r-(?P<x>[0-9]+?)",
+        "(a|b|c|d|e|f|g|h|i|j|k|l)-x",
+    ],
+)
 def test_ordinary_patterns_are_not(pattern: str) -> None:
     TopicPattern(pattern)
 
