@@ -85,6 +85,8 @@ class PersistentTopic(TransactionalTopic, Topic):
         self._reload = reload
         self._subscribing = asyncio.Lock()
         self._applying = asyncio.Lock()
+        self._half_deleted: dict[str, Subscription] = {}
+        """Subscriptions whose deletion has begun, and is not stored yet, or failed: it can be asked for again."""
         self._temporary_cursors = 0
         self._last_message: tuple[Position, MessageId] | None = None
 
@@ -206,6 +208,7 @@ class PersistentTopic(TransactionalTopic, Topic):
         if self.transactions is not None:
             subscription.hide_with(self.transactions)
         self.subscriptions[name] = subscription
+        self._half_deleted.pop(name, None)
         return subscription
 
     async def create_subscription(
@@ -229,7 +232,7 @@ class PersistentTopic(TransactionalTopic, Topic):
             if name == COMPACTION_CURSOR and self.compaction.keeps:
                 await self.compaction.end()
                 return
-            subscription = self.subscriptions.get(name)
+            subscription = self.subscriptions.get(name) or self._half_deleted.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(f"subscription {name!r} does not exist on {self.name}")
             if subscription.consumers and not force:
@@ -239,12 +242,18 @@ class PersistentTopic(TransactionalTopic, Topic):
             await self._forget(subscription)
 
     async def _forget(self, subscription: Subscription) -> None:
-        self.subscriptions.pop(subscription.name, None)
+        name = subscription.name
+        self.subscriptions.pop(name, None)
+        if subscription.durable:
+            self._half_deleted[name] = subscription
         await subscription.close()
         if subscription.durable:
-            await self.ledger.delete_cursor(subscription.name)
+            if name not in self.ledger.cursors:  # An earlier try got so far; its record may be there still.
+                await self.ledger.open_cursor(name)
+            await self.ledger.delete_cursor(name)
             if subscription.pending_acks is not None:
                 await subscription.pending_acks.delete()
+            del self._half_deleted[name]
 
     def consumer_left(self, subscription: SubscriptionBase) -> None:
         """A subscription that is not durable ends with its last consumer, unless that is to come back from a seek."""

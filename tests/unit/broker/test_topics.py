@@ -12,6 +12,7 @@ from magnetar.broker.errors import (
     ServiceNotReady,
     SubscriptionBusy,
     SubscriptionExists,
+    SubscriptionNotFound,
     TopicBusy,
     TopicExists,
     TopicNotFound,
@@ -19,6 +20,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.namespaces.bundles import Bundle
 from magnetar.broker.ownership import BrokerAddress, Ownership
 from magnetar.broker.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.errors import StorageUnavailable
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.opening import open_store
 from magnetar.naming import NamespaceName, TopicName
@@ -153,6 +155,30 @@ async def test_subscriptions_by_hand(connect: Connect, broker: Broker) -> None:
     await topic.delete_subscription("all", force=True)
     await client.expect("close_consumer")
     assert "all" not in topic.subscriptions
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_a_deletion_of_a_subscription_that_failed_can_be_asked_for_again(
+    connect: Connect, broker: Broker, logs: MemoryLogs, monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    await fill(connect, 1)
+    topic = await persistent(broker)
+    await topic.create_subscription("s", EARLIEST)
+
+    async def fails(name: str) -> None:
+        if forgotten:  # As a log does it: what is stored is there still.
+            logs.logs[NAME.managed_ledger_name].cursors.pop(name)
+        raise StorageUnavailable("log", "not now")
+
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(topic.ledger, "delete_cursor", fails)
+        with pytest.raises(StorageUnavailable):
+            await topic.delete_subscription("s")
+    assert "s" not in topic.subscriptions
+    await topic.delete_subscription("s")
+    assert "s" not in topic.ledger.cursors
+    with pytest.raises(SubscriptionNotFound):
+        await topic.delete_subscription("s")
 
 
 async def test_expiry_by_age(connect: Connect, broker: Broker, logs: MemoryLogs) -> None:
