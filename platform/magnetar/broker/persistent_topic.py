@@ -150,7 +150,7 @@ class PersistentTopic(TransactionalTopic, Topic):
         return self.deduplication.marks.last_sequence_id(producer_name) if self.deduplication.enabled else -1
 
     async def store_epoch(self, epoch: int) -> None:
-        await self.ledger.set_properties({**self.ledger.properties, EPOCH_PROPERTY: str(epoch)})
+        await self.ledger.put_property(EPOCH_PROPERTY, str(epoch))
 
     # Subscriptions.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.persistent_topic import EPOCH_PROPERTY
 from magnetar.broker.transactions.buffer import BUFFER_CURSOR
-from magnetar.broker.transactions.pending_ack_store import pending_ack_log
+from magnetar.broker.transactions.pending_ack_store import PENDING_ACKS_PROPERTY, pending_ack_log
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.managed_ledger.errors import StorageUnavailable
 from magnetar.naming import TopicName
@@ -175,6 +177,17 @@ async def test_a_reader_takes_no_part(connect: Connect) -> None:
     ((message, _),) = await client.messages(1)
     txn = await begin(client)
     assert (await ack_in(client, txn, message.message_id)).error == ServerError.NotAllowedError
+
+
+async def test_a_producers_epoch_does_not_make_held_acknowledgements_forgotten(
+    broker: Broker, connect: Connect
+) -> None:
+    """Both are told by properties of the topic's log: that of one may be written while the other's is on its way."""
+    client = await connect()
+    await client.produce(TOPIC)
+    topic = topic_of(broker)
+    await asyncio.gather(topic.ledger.put_property(PENDING_ACKS_PROPERTY, "1"), topic.store_epoch(7))
+    assert dict(topic.ledger.properties) == {PENDING_ACKS_PROPERTY: "1", EPOCH_PROPERTY: "7"}
 
 
 async def test_a_coordinator_takes_no_messages(connect: Connect) -> None:
