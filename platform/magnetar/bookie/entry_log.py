@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 from collections import OrderedDict
@@ -42,6 +43,9 @@ _MAP_PAIR = struct.Struct(">qQ")
 _CHUNK = 512
 _JOINED_MAX = 1 << 20
 """Up to here one copy costs less than many small buffers do; beyond it takes new pages each time."""
+_LIKE_A_LENGTH = re.compile(rb"\x00(?=(?!\x00\x00\x00).{3}\x00)", re.DOTALL)
+"""Where a record's length may be: below 16 MiB and not 0, and a ledger id below 2^56 behind it. A disk that lost what was
+there often gives zeros, for megabytes."""
 _extend: Callable[[int, bytes], int] = _untyped_extend
 _WINDOW = 256 * 1024
 _OPEN_FILES_MAX = 128
@@ -265,15 +269,14 @@ class LogFiles:
             window_at = damaged + 1
             while window_at + need <= end:
                 window = file.read(window_at, _WINDOW)
-                # A length is below 16 MiB and a ledger id below 2^56: each begins with a zero.
-                at = window.find(0, _CHECKSUM.size)
-                while 0 <= at <= len(window) - need + _CHECKSUM.size:
-                    place = at - _CHECKSUM.size
-                    if not window[at + _LENGTH.size] and (found := _head_at(window, place)) is not None:
+                for match in _LIKE_A_LENGTH.finditer(window, _CHECKSUM.size):
+                    place = match.start() - _CHECKSUM.size
+                    if place > len(window) - need:
+                        break
+                    if (found := _head_at(window, place)) is not None:
                         record = file.read(window_at + place, RECORD_HEAD_BYTES + found[2])
                         if window_at + place + len(record) <= end and _entry_at(record, 0) is not None:
                             return window_at + place
-                    at = window.find(0, at + 1)
                 window_at += max(1, len(window) - need + 1)
         return None
 

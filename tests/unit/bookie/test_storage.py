@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.bookie import entry_log
 from magnetar.bookie.entry_log import LogFiles, LogWriter, log_path
 from magnetar.bookie.errors import EntryLogCorrupt, NewerFormat
 from magnetar.bookie.index import EntryIndex, IndexState, IndexUnusable
@@ -177,6 +178,29 @@ class Logs:
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
     return Logs(tmp_path)
+
+
+@pytest.mark.parametrize("zeros", [45, 256 * KIB - 40, 256 * KIB + 3, 1 << 20])
+def test_what_lies_behind_zeros_is_found_without_a_look_at_each(
+    logs: Logs, zeros: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that has lost something often gives zeros. Nothing else is written while they are searched."""
+    looked = 0
+    head_at = entry_log._head_at
+
+    def counted(data: bytes, at: int) -> tuple[int, int, int] | None:
+        nonlocal looked
+        looked += 1
+        return head_at(data, at)
+
+    logs.write(1, 3, seal=False)
+    path = log_path(logs.directory, 1)
+    data = path.read_bytes()
+    path.write_bytes(data[:64] + bytes(zeros) + data[64:])
+    monkeypatch.setattr(entry_log, "_head_at", counted)
+    assert logs.files.resume(1, 64, len(data) + zeros) == 64 + zeros
+    assert logs.files.resume(1, 64, 64 + zeros + 50) is None, "it ends before the entry does"
+    assert looked < 200
 
 
 def test_an_entry_log_is_scanned_in_order(logs: Logs) -> None:
