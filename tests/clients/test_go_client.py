@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from magnetar.testing.processes import MagnetarProcess
-from tests.clients.toolchains import HERE, go_tour
+from tests.clients.toolchains import HERE, WITH_FETCHING, go_tour
 from tests.clients.tour import check, steps, take
 
 STEPS = steps(HERE / "go" / "tour.go")
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("go")]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("go"), WITH_FETCHING]
 
 
 @pytest.fixture(scope="module")

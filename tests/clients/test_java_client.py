@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from magnetar.testing.processes import MagnetarProcess
-from tests.clients.toolchains import HERE, java, java_class_path
+from tests.clients.toolchains import HERE, WITH_FETCHING, java, java_class_path
 from tests.clients.tour import check, steps, take
 
 TOUR = HERE / "java" / "ClientTour.java"
 STEPS = [f"batches compressed by {each}" for each in ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")] + steps(TOUR)
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("java"), WITH_FETCHING]
 
 
 @pytest.fixture(scope="module")

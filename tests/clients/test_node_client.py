@@ -9,13 +9,13 @@ from __future__ import annotations
 import pytest
 
 from magnetar.testing.processes import MagnetarProcess
-from tests.clients.toolchains import node_modules
+from tests.clients.toolchains import WITH_FETCHING, node_modules
 from tests.clients.tour import check, take
 
 KINDS = ("Exclusive", "Failover", "Shared", "KeyShared")
 STEPS = [*(f"subscription {kind}" for kind in KINDS), "refused and given again", "readers"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("node")]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("node"), WITH_FETCHING]
 
 
 def test_node(platform: MagnetarProcess) -> None:

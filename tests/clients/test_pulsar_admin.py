@@ -17,7 +17,7 @@ import pytest
 
 from magnetar.client.client import Client
 from magnetar.testing.processes import MagnetarProcess
-from tests.clients.toolchains import HERE, java, java_class_path
+from tests.clients.toolchains import HERE, WITH_FETCHING, java, java_class_path
 
 TOUR = HERE / "java" / "pulsar-admin.tour"
 SHELL = HERE / "java" / "AdminShell.java"
@@ -26,7 +26,7 @@ COORDINATORS = 16
 PATIENCE_S = 10.0
 SIGNS = (" =! ", " =~ ", " => ")
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("java"), WITH_FETCHING]
 
 
 class AdminShell:
@@ -49,8 +49,11 @@ class AdminShell:
     def close(self) -> None:
         """End it."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
+        try:
+            self._process.stdin.close()
+            self._process.wait(30)
+        finally:
+            self._process.kill()  # Nothing, where it has ended.
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from magnetar.testing.processes import MagnetarProcess
-from tests.clients.toolchains import java, java_class_path
+from tests.clients.toolchains import WITH_FETCHING, java, java_class_path
 
 MAIN = "org.apache.pulsar.testclient.PulsarPerfTestTool"
 TIMEOUT_S = 120
 MESSAGES = 2000
 TRANSACTIONS = 20
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("java")]
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("java"), WITH_FETCHING]
 
 
 def perf(platform: MagnetarProcess, directory: Path, command: str, *options: str) -> str:
