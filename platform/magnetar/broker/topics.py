@@ -327,10 +327,8 @@ class TopicRegistry:
         if not topic.ours or is_active(topic):
             return False
         topic.closing = True  # At once: nobody is let in between the look and the end.
-        await self._close(topic, self._delete_closed)
-        if topic.name.partition < 0:
-            await self._context.resources.delete_topic_policies(topic.name)
-        elif self._context.settings.delete_inactive_partitioned_metadata:
+        await self._close(topic, self._delete_unused_closed)
+        if topic.name.partition >= 0 and self._context.settings.delete_inactive_partitioned_metadata:
             await self._forget_if_gone(topic.name.base)
         return True
 
@@ -341,6 +339,11 @@ class TopicRegistry:
                 return
         if partitions:
             await self._context.resources.delete_partitioned(name)
+
+    async def _delete_unused_closed(self, topic: Topic) -> None:
+        await self._delete_closed(topic)
+        if topic.name.partition < 0:  # Before anybody makes it anew, and says something of it.
+            await self._context.resources.delete_topic_policies(topic.name)
 
     async def _delete_closed(self, topic: Topic) -> None:
         if isinstance(topic, PersistentTopic):

@@ -85,6 +85,26 @@ async def test_a_topic_in_trouble_costs_no_other_its_turn(
     assert done == [Chore.QUOTAS]
 
 
+async def test_a_topic_whose_deletion_does_not_end_costs_no_other_its_turn(
+    timed: Timed, logs: MemoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "TOPIC_TIMEOUT_S", 0.01)
+    hangs, _ = [await timed.topic(f"{TOPIC}{number}") for number in range(2)]
+    close, answers = hangs.ledger.close, asyncio.Event()
+
+    async def slowly() -> None:
+        await answers.wait()
+        await close()
+
+    monkeypatch.setattr(hangs.ledger, "close", slowly)
+    timed.advance(1e6)
+    async with asyncio.timeout(5):
+        await keep(timed, Chore.INACTIVITY)
+    assert list(logs.logs) == [hangs.ledger.name]
+    answers.set()
+    await until(lambda: not logs.logs)
+
+
 # Time to live.
 
 

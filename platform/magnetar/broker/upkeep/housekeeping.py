@@ -59,8 +59,8 @@ class Housekeeper:
             try:
                 async with asyncio.timeout(TOPIC_TIMEOUT_S):
                     await topic.housekeeping(chores)
-                if Chore.INACTIVITY in chores:
-                    await self._delete_if_unused(topic)
+                    if Chore.INACTIVITY in chores:
+                        await self._delete_if_unused(topic)  # What it has begun goes on without us.
             except Exception as error:
                 log.warning(
                     "housekeeping.topic_failed",
