@@ -190,6 +190,23 @@ async def test_a_producers_epoch_does_not_make_held_acknowledgements_forgotten(
     assert dict(topic.ledger.properties) == {PENDING_ACKS_PROPERTY: "1", EPOCH_PROPERTY: "7"}
 
 
+@pytest.mark.parametrize("logs", [MemoryLogs(entries_per_ledger=2)])
+async def test_the_last_message_may_lie_in_the_ledger_before_an_open_transaction(
+    broker: Broker, connect: Connect, logs: MemoryLogs
+) -> None:
+    client = await connect()
+    await client.produce(TOPIC)
+    for number in range(2):
+        client.send(b"%d" % number, number)
+        last = (await client.expect("send_receipt")).message_id
+    txn = await begin(client)
+    await add_partition(client, txn)
+    send_in(client, txn, b"open", 2)
+    first = (await client.expect("send_receipt")).message_id
+    assert (first.ledgerId, first.entryId) == (last.ledgerId + 1, 0)
+    assert (await topic_of(broker).last_message_id())[:2] == (last.ledgerId, last.entryId)
+
+
 async def test_a_coordinator_takes_no_messages(connect: Connect) -> None:
     client = await connect()
     await begin(client)

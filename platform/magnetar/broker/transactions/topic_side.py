@@ -37,7 +37,7 @@ class TransactionalTopic:
     def max_read_position(self) -> Position:
         """The last entry that may be seen: all before the first one of an open transaction."""
         limit = None if self.transactions is None else self.transactions.limit
-        return self.ledger.last_confirmed if limit is None else limit.preceding
+        return self.ledger.last_confirmed if limit is None else self.ledger.position_before(limit)
 
     def hides(self, metadata: MessageMetadata) -> bool:
         """Whether an entry, at or before `max_read_position`, is of an aborted transaction, and so nobody's."""
