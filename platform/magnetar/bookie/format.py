@@ -49,11 +49,18 @@ def format_directory(directory: Path) -> Formatted:
             raise ForeignDirectory(directory, f"it holds {path.name!r}, which no bookie has put there")
     lock = DirectoryLock(directory)
     try:
+        shares = sorted(path for path in directory.iterdir() if path.name.startswith(SHARE_PREFIX))
+        inside = [format_directory(share) for share in shares]
+        for share in shares:
+            shutil.rmtree(share)
         found = [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE]
         journal = _journal_elsewhere(directory)
         if journal is not None:
             found += [path for path in journal.rglob("*") if path.is_file()]
-        formatted = Formatted(len(found), sum(path.stat().st_size for path in found))
+        formatted = Formatted(
+            len(found) + sum(each.files for each in inside),
+            sum(path.stat().st_size for path in found) + sum(each.bytes for each in inside),
+        )
         # The cookie last: a format that is cut off is found out by the next start, or done again.
         names = sorted(_OURS - {LOCK_FILE, COOKIE_FILE})
         for name in (*names, COOKIE_FILE):

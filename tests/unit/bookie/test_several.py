@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from magnetar.bookie.errors import BookieError, CookieMismatch, DirectoryDamaged, ForeignDirectory
+from magnetar.bookie.format import format_directory
 from magnetar.bookie.garbage import GarbageCollector
 from magnetar.bookie.integrity import Holdings, Integrity
 from magnetar.bookie.registration import BookieRegistration
@@ -388,3 +389,15 @@ async def test_a_share_that_lost_its_table_still_has_its_ledgers(tmp_path: Path)
         await all_there(bookie, range(6))
         assert bookie.shares[0].ledgers() == set(range(6))
         assert await add(bookie, 4, 1) is BookieStatus.FENCED
+
+
+async def test_what_lies_in_a_share_of_the_same_directory_is_formatted_with_it(tmp_path: Path) -> None:
+    async with started(made(tmp_path, 1, 3)) as bookie:
+        await filled(bookie, range(6))
+    formatted = format_directory(tmp_path / "ledgers0")
+    assert formatted.files >= 9
+    assert not any((tmp_path / "ledgers0").glob("share-*"))
+    assert not any((tmp_path / f"journal{number}" / "journal").exists() for number in range(3))
+    async with started(made(tmp_path, 1, 3)) as bookie:
+        assert bookie.directory_is_fresh
+        assert not bookie.ledgers()
