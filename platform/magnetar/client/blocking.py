@@ -21,6 +21,7 @@ from magnetar.client.dead_letters import DeadLetterPolicy
 from magnetar.client.errors import AlreadyClosed
 from magnetar.client.messages import Message, MessageBatch
 from magnetar.client.outgoing import OVERHEAD_BYTES, OutgoingMessage
+from magnetar.client.partitioned_producer import PartitionedProducer
 from magnetar.client.producer import Producer
 from magnetar.client.reader import Reader
 from magnetar.client.table_view import Listener, TableView
@@ -390,7 +391,11 @@ class BlockingProducer:
         async def sending() -> list[MessageId]:
             await self._producer.room(sum(map(_room_for, messages)))
             if within is not None:
-                await within.join_topic(self._producer.topic)
+                producer = (
+                    self._producer
+                )  # Which partition a batch without keys goes to is known when it goes.
+                topics = producer.topics if isinstance(producer, PartitionedProducer) else [producer.topic]
+                await asyncio.gather(*map(within.join_topic, topics))
             return await self._producer.send_batch_nowait(messages, transaction=within)
 
         return self._thread.run(sending())

@@ -48,6 +48,11 @@ class PartitionedProducer(Producer):
         return max(producer.last_sequence_id for producer in self._producers)
 
     @property
+    def topics(self) -> list[str]:
+        """The partitions that are produced to."""
+        return [producer.topic for producer in self._producers]
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

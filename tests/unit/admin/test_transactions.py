@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 
+from magnetar.client.blocking import BlockingClient
 from magnetar.client.client import Client
 from tests.unit.admin.conftest import Platform
 
@@ -102,3 +105,20 @@ async def test_clients_that_look_up_over_http_find_coordinators(http: httpx.Asyn
     assert (await http.get(path)).json().get("partitions", 0) == 0  # Looking alone makes none.
     found = await http.get(path, params={"checkAllowAutoCreation": "true"})
     assert found.json()["partitions"] == 16
+
+
+async def test_a_batch_in_a_transaction_goes_to_any_partition(platform: Platform) -> None:
+    await platform.http.put("/admin/v2/persistent/public/default/parts/partitions", json=3)
+
+    def story() -> None:
+        with BlockingClient(platform.broker.service_url) as client:
+            consumer = client.subscribe("parts", "s", initial="earliest")
+            producer = client.create_producer("parts")
+            with client.transaction() as txn:
+                for number in range(4):
+                    assert len(producer.send_batch([b"%d" % number, b"x"], transaction=txn)) == 2
+                assert consumer.receive_batch(0.05) is None
+            found = [consumer.receive_batch(5) for _ in range(4)]
+            assert sorted(batch.payloads[0] for batch in found if batch) == [b"0", b"1", b"2", b"3"]
+
+    await asyncio.to_thread(story)
