@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 
 from magnetar.broker.broker import Broker
+from magnetar.broker.errors import BrokerError
 from magnetar.broker.persistent_topic import EPOCH_PROPERTY
 from magnetar.broker.transactions.buffer import BUFFER_CURSOR
 from magnetar.broker.transactions.pending_ack_store import PENDING_ACKS_PROPERTY, pending_ack_log
 from magnetar.broker.transactions.txn_id import TxnId
-from magnetar.managed_ledger.errors import StorageUnavailable
+from magnetar.managed_ledger import Entry, Position
+from magnetar.managed_ledger.errors import EntryUnreadable, StorageUnavailable
 from magnetar.naming import TopicName
 from magnetar.protocol.pulsar_pb2 import ABORT, CommandSubscribe, ServerError
 from tests.unit.broker.memory_log import MemoryLogs
@@ -205,6 +207,29 @@ async def test_the_last_message_may_lie_in_the_ledger_before_an_open_transaction
     first = (await client.expect("send_receipt")).message_id
     assert (first.ledgerId, first.entryId) == (last.ledgerId + 1, 0)
     assert (await topic_of(broker).last_message_id())[:2] == (last.ledgerId, last.entryId)
+
+
+async def test_that_the_last_message_cannot_be_read_now_does_not_mean_that_there_is_none(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect()
+    await client.produce(TOPIC)
+    client.send(b"one", 0)
+    place = (await client.expect("send_receipt")).message_id
+    topic = topic_of(broker)
+
+    async def read_entry(position: Position) -> Entry:
+        raise EntryUnreadable("log", "bookies away")
+
+    with monkeypatch.context() as away:
+        away.setattr(topic.ledger, "read_entry", read_entry)
+        with pytest.raises(BrokerError):
+            await topic.last_message_id()
+    assert (await topic.last_message_id())[:2] == (place.ledgerId, place.entryId)
+    topic.ledger.append((b"no message",), 1, lambda *_: None)  # Nobody is ever given it.
+    await asyncio.sleep(0)
+    assert topic.ledger.number_of_entries == 2
+    assert (await topic.last_message_id())[:2] == (place.ledgerId, place.entryId)
 
 
 async def test_a_coordinator_takes_no_messages(connect: Connect) -> None:

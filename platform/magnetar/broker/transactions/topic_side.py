@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from magnetar.broker.errors import as_broker_error
 from magnetar.broker.transactions.buffer import BUFFER_CURSOR, TransactionBuffer
 from magnetar.broker.transactions.pending_ack_store import PENDING_ACKS_PROPERTY, pending_ack_log
 from magnetar.managed_ledger import Position
@@ -109,12 +110,24 @@ class TransactionalTopic:
     # The last message.
 
     async def _last_deliverable(self, position: Position, partition: int) -> MessageId:
-        """Markers and what was aborted are passed over, backwards."""
+        """Markers, what was aborted and what nobody can be given are passed over, backwards.
+
+        Raises:
+            BrokerError: it cannot be read now, and there may be one.
+        """
         while position.entry_id >= 0 and self.ledger.number_of_entries:
             try:
                 metadata = read_metadata((await self.ledger.read_entry(position)).data)
-            except (ManagedLedgerError, ProtocolError):
-                break
+            except ProtocolError:
+                position = self.ledger.position_before(position)
+                continue
+            except ManagedLedgerError as error:
+                if position < self.ledger.first_position:
+                    break  # Trimmed meanwhile.
+                if getattr(error, "lost", None) is None or not self.ledger.config.auto_skip_lost:
+                    raise as_broker_error(error) from error
+                position = self.ledger.position_before(position)
+                continue
             if not metadata.HasField("marker_type") and not self.hides(metadata):
                 is_batch = metadata.HasField("num_messages_in_batch")
                 index = metadata.num_messages_in_batch - 1 if is_batch else -1
