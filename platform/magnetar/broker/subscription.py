@@ -16,8 +16,7 @@ from magnetar.broker.acknowledgements import Acknowledgements
 from magnetar.broker.delays import Delays
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.entry_filters import frames
-from magnetar.broker.entry_filters.gate import FilterGate
+from magnetar.broker.entry_filters.subscription_side import POSTPONED_MAX, FilteredSubscription
 from magnetar.broker.errors import (
     ConsumerBusy,
     InvalidPosition,
@@ -49,13 +48,12 @@ log = get_logger("magnetar.broker")
 
 _RETRY_READ_S = 0.5
 _LONGEST_WAIT_S = 3600.0
-_POSTPONED_MAX = 10_000
 _DUE_TOGETHER_MS = 10
 """What is due so soon after what was due before comes with it: finer than any tick that policies ask for, and
 no more than a hundred timers a second."""
 
 
-class Subscription(TransactionalSubscription, SubscriptionBase):
+class Subscription(TransactionalSubscription, FilteredSubscription, SubscriptionBase):
     """One subscription of a persistent topic."""
 
     topic: PersistentTopic
@@ -90,12 +88,6 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         self.watchdog = Watchdog(self, topic.settings.stuck_after_s)
         self.gate = topic.rates.gate(self)
         """The rates it keeps to; None: none."""
-        self.entry_filters: FilterGate | None = None
-        """Users' filters; None: none."""
-        self._postponed = 0
-        """Entries that such filters want to see again later."""
-        self.filtering = False
-        """Whether what was read waits for such filters, or to be shown to them again."""
         self._follow_filters()
 
     # Positions.
@@ -211,7 +203,7 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         if room > 0 and self._any_due():
             await self._deliver_due(dispatcher, min(room, entries_max))
             return True
-        if room <= 0 or self._delays.full or not self._source.has_more() or self._postponed >= _POSTPONED_MAX:
+        if room <= 0 or self._delays.full or not self._source.has_more() or self._postponed >= POSTPONED_MAX:
             return False
         generation = self._generation
         wanted = min(entries_max, max(1, round(room / self._messages_per_entry)))
@@ -235,15 +227,6 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         self._wait_until_due()
         self._follow_filters()
         self.wake()
-
-    def _follow_filters(self) -> None:
-        names = self.topic.policies.entry_filters
-        if names != (() if self.entry_filters is None else self.entry_filters.names):
-            host = self.topic.context.entry_filters
-            before = self.entry_filters
-            self.entry_filters = FilterGate(host, names, self) if names else None
-            if before is not None:
-                before.interrupt()  # Or whoever waits for filters that fail would never ask the new ones.
 
     async def _replay(self, dispatcher: Dispatcher, positions: Sequence[Position]) -> None:
         generation = self._generation
@@ -330,59 +313,6 @@ class Subscription(TransactionalSubscription, SubscriptionBase):
         dispatcher.forget(positions)
         if self.compacted is not None:
             self.compacted.acknowledged((position, None) for position in positions)
-
-    async def _pass_filters(
-        self, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool
-    ) -> None:
-        """Hand out what users' filters accept. What they postpone comes again after a while; where order matters,
-        what lies behind it waits with it."""
-        generation = self._generation
-        while candidates:
-            gate = self.entry_filters
-            if gate is None:
-                self._hand_out(dispatcher, candidates, replayed=replayed)
-                return
-            verdicts = await gate.judge([candidate.entry for candidate in candidates])
-            if generation != self._generation or dispatcher is not self.dispatcher:
-                if not replayed:
-                    self._source.rewind()
-                return
-            if verdicts is None:
-                continue  # Other filters hold by now.
-            kept: list[Candidate] = []
-            if not dispatcher.individual and frames.RESCHEDULE in verdicts:
-                first = verdicts.index(frames.RESCHEDULE)
-                candidates, kept = candidates[:first], candidates[first:]
-            judged = list(zip(candidates, verdicts, strict=False))
-            accepted = [each for each, verdict in judged if verdict == frames.ACCEPT]
-            rejected = [each.position for each, verdict in judged if verdict == frames.REJECT]
-            postponed = [each.position for each, verdict in judged if verdict == frames.RESCHEDULE]
-            if rejected:
-                self._pass_over(dispatcher, rejected)
-            if postponed:
-                self._postpone(postponed)
-            if accepted:
-                self._hand_out(dispatcher, accepted, replayed=replayed)
-            candidates = kept
-            if candidates:
-                await gate.rest(self.topic.settings.entry_filter_reschedule_s)
-                if generation != self._generation:
-                    if not replayed:
-                        self._source.rewind()
-                    return
-
-    def _postpone(self, positions: list[Position]) -> None:
-        self._postponed += len(positions)
-        asyncio.get_running_loop().call_later(
-            self.topic.settings.entry_filter_reschedule_s, self._bring_up, positions, self._generation
-        )
-
-    def _bring_up(self, positions: list[Position], generation: int) -> None:
-        self._postponed -= len(positions)
-        if generation == self._generation and not self.closed:
-            self.deliver_again(positions)
-        else:
-            self.wake()  # It may have waited for there to be fewer of them.
 
     def _hand_out(self, dispatcher: Dispatcher, candidates: list[Candidate], *, replayed: bool) -> None:
         if candidates:
