@@ -103,9 +103,12 @@ class Supervision:
             self.waiting.append(turn)
             try:
                 await turn
-            finally:
+            except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
                     self.woken -= 1
+                    loop.call_soon(self._all_are_in)
+                raise
+            self.woken -= 1
             if budget.pending_bytes < budget.pending_limit and not self._letting_in:
                 self._letting_in = True
                 loop.call_soon(self._all_are_in)
@@ -113,6 +116,8 @@ class Supervision:
     def _all_are_in(self) -> None:
         """Those that were woken together have had their turns, in one turn of the loop."""
         self._letting_in = False
+        if self.waiting:  # Behind them; perhaps they have appended nothing, whose end would wake anybody.
+            self.made_room()
 
     def made_room(self) -> None:
         """Something was confirmed while someone waits. They are woken at half the limit: room for many, not for one."""

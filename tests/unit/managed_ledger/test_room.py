@@ -135,3 +135,32 @@ def test_whoever_closes_a_log_once_more_waits_for_the_first() -> None:
         await log.close()
 
     house.run(story())
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["appends nothing", "is cancelled"])
+def test_who_comes_behind_one_that_takes_no_room_after_all_gets_it(cancelled: bool) -> None:
+    """Nothing is in flight whose end would wake him: he, and all behind him, waited for ever."""
+    house = House(3)
+
+    async def story() -> None:
+        owner = house.owner()
+        settings = LedgerClientSettings(pending_bytes=600)
+        client = LedgerClient(
+            owner.store, owner.bookies, clock=house.clock, random=random.Random(1), settings=settings
+        )
+        surroundings = client.surroundings
+        surroundings.budget.pending_bytes += 1000
+        first = asyncio.create_task(client.room())
+        await asyncio.sleep(0)
+        surroundings.budget.pending_bytes -= 1000
+        second = asyncio.create_task(client.room())
+        surroundings.supervision.made_room()  # For the first, whose turn comes after the second has asked.
+        if cancelled:
+            first.cancel()
+        await asyncio.wait_for(second, 60)
+        await asyncio.wait([first])
+        await asyncio.sleep(0)
+        assert not surroundings.supervision.refuses
+        await client.close()
+
+    house.run(story())
