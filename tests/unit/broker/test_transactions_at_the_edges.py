@@ -232,6 +232,25 @@ async def test_that_the_last_message_cannot_be_read_now_does_not_mean_that_there
     assert (await topic.last_message_id())[:2] == (place.ledgerId, place.entryId)
 
 
+async def test_a_subscription_made_anew_never_finds_what_was_held_for_its_namesake(
+    broker: Broker, connect: Connect, logs: MemoryLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what was acknowledged once would be acknowledged on the new one, that begins at the beginning."""
+    client = await connect()
+    await held(client)
+    topic = topic_of(broker)
+
+    async def fail(name: str) -> None:
+        raise StorageUnavailable(name, "away")
+
+    with monkeypatch.context() as away:
+        away.setattr(topic.context.ledgers, "delete", fail)
+        with pytest.raises(StorageUnavailable):
+            await topic.delete_subscription("sub", force=True)
+    assert pending_ack_log(TopicName.parse(TOPIC), "sub").managed_ledger_name in logs.logs
+    assert "sub" in topic.ledger.cursors
+
+
 async def test_a_coordinator_takes_no_messages(connect: Connect) -> None:
     client = await connect()
     await begin(client)
