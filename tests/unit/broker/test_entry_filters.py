@@ -296,6 +296,24 @@ async def test_who_waits_for_filters_that_fail_gets_by_with_others(
         await broker.topics.unload(TopicName.parse(TOPIC))
 
 
+@pytest.mark.parametrize(
+    "kind", [CommandSubscribe.Exclusive, CommandSubscribe.Shared, CommandSubscribe.Key_Shared]
+)
+async def test_what_is_skipped_while_filters_are_asked_is_not_delivered(
+    connect: Connect, start_broker: StartBroker, directory: Path, kind: int
+) -> None:
+    broker = await filtered(start_broker, directory, "dies")
+    client = await connect(to=broker)
+    await publish(client, "blue", "green")
+    await client.subscribe(TOPIC, kind=kind, permits=10)
+    subscription = topic_of(broker).subscriptions["sub"]
+    await until(lambda: subscription.entry_filters is not None and subscription.entry_filters.failures >= 1)
+    assert await subscription.skip(1) == 1
+    (directory / "mended").write_text("")
+    assert await arrivals(client, 1) == [1]
+    await client.hears_nothing("message")
+
+
 async def test_who_waits_for_filters_does_not_stand_still(
     connect: Connect, start_broker: StartBroker, directory: Path
 ) -> None:

@@ -10,11 +10,11 @@ from magnetar.broker.entry_filters import frames
 from magnetar.broker.entry_filters.gate import FilterGate
 
 if TYPE_CHECKING:
-    from magnetar.broker.compaction.reading import EntrySource
+    from magnetar.broker.compaction.reading import CompactedReading, EntrySource
     from magnetar.broker.dispatch.candidate import Candidate
     from magnetar.broker.dispatch.dispatcher import Dispatcher
     from magnetar.broker.persistent_topic import PersistentTopic
-    from magnetar.managed_ledger import Position
+    from magnetar.managed_ledger import Cursor, Position
 
 POSTPONED_MAX: Final = 10_000
 """With so many entries postponed nothing further is read."""
@@ -24,6 +24,8 @@ class FilteredSubscription:
     """A part of `Subscription`."""
 
     topic: PersistentTopic
+    cursor: Cursor
+    compacted: CompactedReading | None
     dispatcher: Dispatcher | None
     closed: bool
     _generation: int
@@ -74,14 +76,18 @@ class FilteredSubscription:
                 return
             if verdicts is None:
                 continue  # Other filters hold by now.
+            gone = [each.position for each in candidates if self._was_acknowledged(each.position)]
             kept: list[Candidate] = []
             if not dispatcher.individual and frames.RESCHEDULE in verdicts:
                 first = verdicts.index(frames.RESCHEDULE)
                 candidates, kept = candidates[:first], candidates[first:]
             judged = list(zip(candidates, verdicts, strict=False))
-            accepted = [each for each, verdict in judged if verdict == frames.ACCEPT]
+            accepted = [
+                each for each, verdict in judged if verdict == frames.ACCEPT and each.position not in gone
+            ]
             rejected = [each.position for each, verdict in judged if verdict == frames.REJECT]
             postponed = [each.position for each, verdict in judged if verdict == frames.RESCHEDULE]
+            dispatcher.forget(gone)
             if rejected:
                 self._pass_over(dispatcher, rejected)
             if postponed:
@@ -95,6 +101,10 @@ class FilteredSubscription:
                     if not replayed:
                         self._source.rewind()
                     return
+
+    def _was_acknowledged(self, position: Position) -> bool:
+        """Whether it was skipped, or expired, while the filters were asked."""
+        return self.compacted is None and self.cursor.is_acknowledged(position)
 
     def _postpone(self, positions: list[Position]) -> None:
         self._postponed += len(positions)
