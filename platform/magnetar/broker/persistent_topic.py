@@ -250,9 +250,9 @@ class PersistentTopic(TransactionalTopic, Topic):
         if subscription.durable:
             if name not in self.ledger.cursors:  # An earlier try got so far; its record may be there still.
                 await self.ledger.open_cursor(name)
-            await self.ledger.delete_cursor(name)
-            if subscription.pending_acks is not None:
+            if subscription.pending_acks is not None:  # First, or a new one of that name would find it.
                 await subscription.pending_acks.delete()
+            await self.ledger.delete_cursor(name)
             del self._half_deleted[name]
 
     def consumer_left(self, subscription: SubscriptionBase) -> None:

@@ -400,7 +400,8 @@ class MemoryLogs:
 
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
-        del self.logs[name]
+        if self.logs.pop(name, None) is None:
+            raise NoSuchManagedLedger(name)
 
     async def finish_deletion(self, name: str) -> None:
         """A deletion here is done at once: none is ever cut short."""

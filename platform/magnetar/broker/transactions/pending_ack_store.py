@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.errors import BrokerError, InvalidPosition, NotAllowed, as_broker_error
@@ -19,7 +20,7 @@ from magnetar.broker.transactions.txn_id import TxnId, named
 from magnetar.environment.crash import crash_point
 from magnetar.environment.logs import get_logger
 from magnetar.managed_ledger import Position
-from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.errors import ManagedLedgerError, NoSuchManagedLedger
 from magnetar.naming import TopicName
 from magnetar.protocol import commands
 from magnetar.protocol.ids import to_signed
@@ -258,8 +259,9 @@ class PendingAckStore:
         await self.records.ledger.close()
 
     async def delete(self) -> None:
-        """Delete what is stored, with the subscription."""
-        await self._subscription.topic.context.ledgers.delete(self.records.ledger.name)
+        """Delete what is stored, with the subscription. It may be asked for again."""
+        with suppress(NoSuchManagedLedger):
+            await self._subscription.topic.context.ledgers.delete(self.records.ledger.name)
 
     def stats(self) -> dict[str, Any]:
         """As Pulsar's TransactionPendingAckStats."""
