@@ -126,7 +126,7 @@ class TopicListWatcher:
         self.topics: list[str] = []
 
     async def start(self) -> None:
-        """Watch first, then list: nothing falls between."""
+        """Watch first, then list: nothing falls between. Raises NamespaceNotFound."""
         self._watches = self._lists.watch_namespace(self._namespace, self.notice)
         self._lists.watchers.append(self)
         self.topics = await self._list()
@@ -217,26 +217,19 @@ class TopicLists:
                 log.warning("topic.ignored", ledger=ledger_name, reason="its name cannot be a topic's")
         return names
 
-    async def watch(self, namespace: NamespaceName, pattern: str, changed: Changed) -> TopicListWatcher:
-        """Begin to watch; call `begin` on the result when its first list has been sent.
+    def watcher(self, namespace: NamespaceName, pattern: str, changed: Changed) -> TopicListWatcher:
+        """One to be started, and begun when its first list has been sent.
 
         Raises:
             NotAllowed: the pattern is too long, or could take too long; the client polls instead.
             InvalidTopic: it is no regular expression.
-            NamespaceNotFound
         """
         limit = self._context.settings.pattern_length_max
         if len(pattern) > limit:
             raise NotAllowed(
                 f"topic pattern of {len(pattern)} characters exceeds the limit of {limit}: poll instead"
             )
-        watcher = TopicListWatcher(self, namespace, TopicPattern(pattern), changed)
-        try:
-            await watcher.start()
-        except BaseException:
-            watcher.cancel()
-            raise
-        return watcher
+        return TopicListWatcher(self, namespace, TopicPattern(pattern), changed)
 
     def watch_namespace(self, namespace: NamespaceName, changed: Callable[[], None]) -> list[Watch]:
         """Hear of topics made and deleted, whichever broker serves them."""

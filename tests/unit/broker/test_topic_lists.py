@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from magnetar.broker.broker import Broker
 from magnetar.broker.errors import InvalidTopic, NotAllowed
 from magnetar.broker.topic_lists import TopicPattern
-from magnetar.naming import TopicName
+from magnetar.naming import NamespaceName, TopicName
 from magnetar.protocol.topic_lists import topics_hash
 from tests.unit.broker.conftest import Connect
 
@@ -162,6 +164,32 @@ async def test_one_of_two_watchers_of_one_number_is_enough(connect: Connect, bro
         await client.expect("watchTopicListSuccess")
     assert len(broker.topic_lists.watchers) == 1
     await client.ask("watchTopicListClose", watcher_id=7)
+    assert not broker.topic_lists.watchers
+
+
+async def test_a_watcher_that_is_closed_before_it_has_a_list_is_gone(
+    connect: Connect, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(namespace: NamespaceName, mode: str = "PERSISTENT", *, system: bool = False) -> list[str]:
+        listing.set()
+        await go_on.wait()
+        return []
+
+    monkeypatch.setattr(broker.topic_lists, "topics", slow)
+    client = await connect(version="Pulsar-Java-v4.0.0")
+    client.say(
+        "watchTopicList",
+        request_id=1,
+        watcher_id=7,
+        namespace="public/default",
+        topics_pattern=PREFIX + "foo-.*",
+    )
+    await listing.wait()
+    await client.ask("watchTopicListClose", watcher_id=7)
+    go_on.set()
+    await client.expect("watchTopicListSuccess")
     assert not broker.topic_lists.watchers
 
 

@@ -64,20 +64,26 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
     before = connection.watchers.pop(command.watcher_id, None)
     if before is not None:
         before.cancel()
-    watcher = await connection.broker.topic_lists.watch(
+    watcher = connection.broker.topic_lists.watcher(
         NamespaceName.parse(command.namespace),
         command.topics_pattern,
         lambda new, deleted, digest: connection.send_claim(
             commands.watch_topic_update(command.watcher_id, new, deleted, digest)
         ),
     )
+    connection.watchers[command.watcher_id] = (
+        watcher  # At once: it may be closed, or replaced, before it has a list.
+    )
+    try:
+        await watcher.start()
+    except BaseException:
+        watcher.cancel()
+        if connection.watchers.get(command.watcher_id) is watcher:
+            del connection.watchers[command.watcher_id]
+        raise
     if not connection.open:
         watcher.cancel()
         return
-    meanwhile = connection.watchers.pop(command.watcher_id, None)
-    if meanwhile is not None:
-        meanwhile.cancel()
-    connection.watchers[command.watcher_id] = watcher
     digest = topics_hash(watcher.topics)
     topics = () if digest == command.topics_hash else watcher.topics
     connection.send_claim(
