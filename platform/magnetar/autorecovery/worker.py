@@ -69,6 +69,8 @@ class ReplicationWorker:
         self._trying: dict[asyncio.Task[None], int] = {}
         """Repairs under way, and of which ledgers."""
         self._watches: list[Watch] = []
+        self._paused = False
+        """Whether nothing was to be done at the last look; the end of that is told."""
         self.repaired = 0
         self.failed = 0
         self._with_lost: set[int] = set()
@@ -148,14 +150,15 @@ class ReplicationWorker:
 
     def _idle_s(self) -> float:
         turn = self._schedule.next_turn(excluding=self._trying.values())
-        if turn is None or len(self._trying) >= self._settings.repairs_at_once:
+        if self._paused or turn is None or len(self._trying) >= self._settings.repairs_at_once:
             return self._settings.workers_idle_s
         return min(self._settings.workers_idle_s, max(0.05, turn - self._clock.monotonic()))
 
     async def _begin(self) -> None:
         """Begin to repair as many ledgers as are to be tried now, and there is room for."""
         await self._register()
-        if await self._marks.paused():
+        self._paused = await self._marks.paused()
+        if self._paused:
             return
         marked = await self._marks.ids()
         self.waiting = len(marked)

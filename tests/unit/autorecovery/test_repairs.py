@@ -13,7 +13,7 @@ from magnetar.autorecovery.records import RepairReports
 from magnetar.autorecovery.repair import Repair, Repairer
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerFenced, ReadFailed
-from magnetar.ledger.underreplicated import LedgerLock
+from magnetar.ledger.underreplicated import LedgerLock, UnderreplicatedLedgers
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.protocol.bookie import AVAILABLE_PATH, BookieAddress, BookieStatus
 from tests.unit.autorecovery.cluster import SETTINGS, Cluster, until, write
@@ -298,6 +298,41 @@ def test_another_auditor_goes_on_where_one_died() -> None:
         await second.stop()
 
     Cluster(4).run(story)
+
+
+def test_a_pause_is_not_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the time of a ledger that could not be repaired has come meanwhile."""
+    looks = 0
+    paused = UnderreplicatedLedgers.paused
+
+    async def counted(marks: UnderreplicatedLedgers) -> bool:
+        nonlocal looks
+        looks += 1
+        return await paused(marks)
+
+    async def story(cluster: Cluster) -> None:
+        nonlocal looks
+        client, _ = cluster.client()
+        writer = await client.create(3, 3, 2)
+        await write(writer, 5)
+        await writer.close()
+        await cluster.kill("a")  # Nobody can take its place.
+        daemon, _ = cluster.autorecovery()
+        daemon.start()
+        await asyncio.sleep(60)
+        assert daemon.worker.failed
+        await cluster.marks.pause()
+        await asyncio.sleep(60)
+        monkeypatch.setattr(UnderreplicatedLedgers, "paused", counted)
+        await asyncio.sleep(60)
+        assert looks < 60
+        failed = daemon.worker.failed
+        await cluster.marks.resume()
+        await asyncio.sleep(60)
+        assert daemon.worker.failed > failed
+        await daemon.stop()
+
+    Cluster(3).run(story)
 
 
 def test_nothing_is_done_during_a_pause() -> None:
