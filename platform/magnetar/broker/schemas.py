@@ -184,7 +184,7 @@ class SchemaRegistry:
         while True:
             schemas, record_version = await self._read(topic)
             for known in schemas:
-                if known.content == content and not known.deleted:
+                if not known.deleted and known.content.same_as(content):
                     return known
             self._check_addition(topic, content, _live(schemas), policies)
             added = StoredSchema(

@@ -183,3 +183,18 @@ def test_a_key_value_schema_is_also_what_its_parts_are_of() -> None:
     assert refusal_to_add(of("STRING", "BYTES"), [of("STRING", "INT32")], Strategy.ALWAYS_COMPATIBLE) is None
     old = key_value(b"", b"")  # Registered by a client that does not say.
     assert refusal_to_add(of("INT32", "INT32"), [old], Strategy.FULL) is None
+
+
+def test_what_a_schema_does_not_say_of_its_parts_is_as_another_says() -> None:
+    """Tools register a key-value schema without the properties that clients send with it."""
+    data = key_value(b"", b"").data
+    untold = SchemaContent(Schema.KeyValue, data)
+    texts = SchemaContent(Schema.KeyValue, data, ("STRING", "STRING"))
+    numbers = SchemaContent(Schema.KeyValue, data, ("STRING", "INT32"))
+    assert untold.same_as(texts)
+    assert texts.same_as(untold)
+    assert SchemaContent(Schema.KeyValue, data, ("STRING", "")).same_as(texts)
+    assert not texts.same_as(numbers)
+    assert not untold.same_as(SchemaContent(Schema.KeyValue, data + b"x"))
+    assert refusal_to_consume(texts, [untold], Strategy.ALWAYS_INCOMPATIBLE) is None
+    assert refusal_to_consume(texts, [numbers], Strategy.ALWAYS_INCOMPATIBLE) is not None

@@ -97,7 +97,7 @@ async def find_version(call: Call) -> dict[str, Any]:
     await _namespace(call)
     content = SchemaContent.of(schema.type, schema.schema_data, _properties(schema))
     for each in await call.admin.broker.schemas.versions(call.topic):
-        if not each.deleted and each.content == content:
+        if not each.deleted and each.content.same_as(content):
             return {"version": each.version}
     return {"version": -1}
 

@@ -55,6 +55,17 @@ class SchemaContent:
             (properties.get("key.schema.type", ""), properties.get("value.schema.type", "")),
         )
 
+    def same_as(self, other: SchemaContent) -> bool:
+        """Whether they are one schema: what one of them does not say of its parts is as the other says."""
+        return (
+            self.type == other.type
+            and self.data == other.data
+            and all(
+                ours == theirs or not ours or not theirs
+                for ours, theirs in zip(self.parts, other.parts, strict=True)
+            )
+        )
+
 
 def refusal_to_add(new: SchemaContent, existing: Sequence[SchemaContent], strategy: Strategy) -> str | None:
     """Why `new` may not follow `existing` (oldest first, at least one); None if it may."""
@@ -75,7 +86,7 @@ def refusal_to_consume(
 
     It must read what is written now, whatever producers may do next. Source: Pulsar SchemaRegistryServiceImpl.
     """
-    if strategy is Strategy.ALWAYS_COMPATIBLE or wanted in existing:
+    if strategy is Strategy.ALWAYS_COMPATIBLE or any(wanted.same_as(each) for each in existing):
         return None
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         return "the topic's schema strategy allows no other schema"
