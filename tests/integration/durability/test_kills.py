@@ -61,7 +61,9 @@ class Load:
         while not self._stop.is_set():
             number = log.sent
             log.sent += 1
-            producer.send_async(log.payload(number), self._confirm(log, number))
+            # Numbered by us: the official client, when it reconnects before its first receipt, takes its next number from
+            # what the broker has stored, however many messages wait with higher ones; those after it are then doubles.
+            producer.send_async(log.payload(number), self._confirm(log, number), sequence_id=number)
 
     def _confirm(self, log: SendLog, number: int) -> Callable[[Any, Any], None]:
         def confirm(result: Any, _id: Any) -> None:
