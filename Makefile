@@ -43,8 +43,8 @@ servers: ## what tests need and pip cannot bring: etcd
 WORKERS ?= 2
 test: setup servers ## every test: unit, property, simulation, integration with real servers
 	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit tests/property tests/simulation
-	$(PYTEST) -n $(WORKERS) --dist loadfile tests/integration tests/compatibility
-	$(PYTEST) tests/chaos tests/clients
+	$(PYTEST) -n $(WORKERS) --dist loadfile tests/integration tests/compatibility --ignore=tests/integration/spark
+	$(PYTEST) tests/integration/spark tests/clients tests/chaos
 
 unit: setup ## the fast tests only
 	$(PYTEST) tests/unit tests/property
