@@ -31,7 +31,7 @@ def _command(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
-        timeout=60 * FRESH_MINUTES + 220,
+        timeout=60 * FRESH_MINUTES + 700,
     )
 
 
@@ -60,7 +60,7 @@ def test_a_log_that_closes_while_it_is_trimmed_keeps_what_nobody_has_acknowledge
     StorageWorld(5028).run()
 
 
-@pytest.mark.timeout(60 * FRESH_MINUTES + 240)
+@pytest.mark.timeout(60 * FRESH_MINUTES + 720)
 def test_seeds_that_nobody_has_seen_pass() -> None:
     """For some minutes; the first seed is drawn from the clock and printed."""
     first = time.time_ns() // 1_000_000_000

@@ -108,7 +108,7 @@ async def test_who_never_says_connect_is_closed(start_broker: StartBroker) -> No
 async def test_who_takes_nothing_of_what_it_is_sent_is_closed(start_broker: StartBroker) -> None:
     """It cannot be pinged, for the ping would stand behind all that is unsent: its silence must count otherwise."""
     broker = await start_broker(
-        keep_alive_interval_s=0.15, write_buffer_bytes=4096, liveness_check_timeout_s=0.1
+        keep_alive_interval_s=0.6, write_buffer_bytes=4096, liveness_check_timeout_s=0.4
     )
     port = int(broker.service_url.rpartition(":")[2])
     producer, deaf, other = [await RawClient.open(port) for _ in range(3)]
