@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -102,10 +103,16 @@ def story(seed: int, *, mutation: str = "", every_message: bool = False) -> tupl
     return [*lines, "passed"], world.cluster.history.digest
 
 
+GIVEN_UP_AFTER_S = 60.0
+
+
 def tell_all(
     worlds: tuple[str, ...], seeds: range, *, jobs: int, mutation: str = "", deadline: float | None = None
 ) -> Iterator[Told]:
-    """Run seeds of all these worlds, in several processes, until they are done or the time is over."""
+    """Run seeds of all these worlds, in several processes, until they are done or the time is over.
+
+    With a deadline a seed that is not done so long after it is named on standard error and given up.
+    """
     work = ((world, seed, mutation) for seed in seeds for world in worlds)
     if jobs <= 1:
         for item in work:
@@ -114,15 +121,31 @@ def tell_all(
             yield _tell_one(item)
         return
     with multiprocessing.get_context("spawn").Pool(jobs, initializer=_quiet) as pool:
-        waiting: list[multiprocessing.pool.AsyncResult[Told]] = []
+        waiting: list[tuple[tuple[str, int, str], multiprocessing.pool.AsyncResult[Told]]] = []
         for item in work:
             if deadline is not None and time.monotonic() >= deadline:
                 break
-            waiting.append(pool.apply_async(_tell_one, (item,)))
+            waiting.append((item, pool.apply_async(_tell_one, (item,))))
             while len(waiting) >= 2 * jobs:
-                yield waiting.pop(0).get()
-        for result in waiting:
-            yield result.get()
+                told = _wait(*waiting.pop(0), deadline)
+                if told is not None:
+                    yield told
+        for each in waiting:
+            told = _wait(*each, deadline)
+            if told is not None:
+                yield told
+
+
+def _wait(
+    item: tuple[str, int, str], result: multiprocessing.pool.AsyncResult[Told], deadline: float | None
+) -> Told | None:
+    if deadline is None:
+        return result.get()
+    try:
+        return result.get(max(0.1, deadline + GIVEN_UP_AFTER_S - time.monotonic()))
+    except multiprocessing.TimeoutError:
+        sys.stderr.write(f"UNFINISHED {item[0]} seed {item[1]}\n")
+        return None
 
 
 def _quiet() -> None:
